@@ -24,9 +24,9 @@ import pliant
 from pliant.ir.endpoint import Request
 from pliant.ir.times.bounds import AdaptiveBound
 from pliant.ir.times.fit import least_squares, robust
-from pliant.ir.times.pieces import Quadratic, piecewise
+from pliant.ir.times.piecewise import Quadratic, piecewise
 from pliant.models.tokenizer import open_tokenizer
-from pliant.plan.result import WHOLE_S
+from pliant.plan.plan import WHOLE_S
 from pliant.run.submodel.elastic_session import ElasticSession
 from report import ROOT, Report, options
 

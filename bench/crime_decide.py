@@ -16,7 +16,7 @@ import numpy as np
 from pliant.ir.curve import Curve, line, minimum
 from pliant.ir.endpoint import ServiceLevel
 from pliant.ir.link import Link
-from pliant.ir.times.pieces import Quadratic, piecewise
+from pliant.ir.times.piecewise import Quadratic, piecewise
 from pliant.route.choice.energy import A53_COVE, LTE
 from pliant.route.choice.objective import Objective
 from pliant.route.curve_advert import CurveAdvert

@@ -10,16 +10,16 @@ from threading import Barrier
 
 from hepti_rig import cores_of, on_core
 from pliant.cluster.member.shard import ModelShards, Shard
+from pliant.ir.capability import Links
 from pliant.ir.cost import Span
 from pliant.ir.partition import Partition
 from pliant.ir.program import Compute, Program, Step
-from pliant.ir.topology import Links
 from pliant.kernels.emit.isa import host_isa
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.models.encoder.encoder_source import EncoderSource
 from pliant.models.encoder.encoder_spec import EncoderSpec
-from pliant.plan.split.split import layer_segment, traffic
+from pliant.plan.split.split_program import layer_segment, traffic
 from pliant.run.emulated_device import EmulatedDevice
 from pliant.settings import cache_folder
 

@@ -16,9 +16,9 @@ from pliant.ir.partition import Partition
 from pliant.models.encoder.encoder_random import random_encoder
 from pliant.models.encoder.encoder_source import Encoder
 from pliant.models.encoder.encoder_spec import EncoderSpec
-from pliant.plan.split.split import layer_segment, opening_segment, traffic
+from pliant.plan.split.split_program import layer_segment, opening_segment, traffic
 from pliant.plan.split.stage_graphs import flops, weight_bytes
-from pliant.plan.split.stages import Stage, stages
+from pliant.plan.split.stages import DeviceStage, stages
 from report import Claim
 
 HEADS, ROWS = 2, 32
@@ -178,14 +178,14 @@ def _memory(source: Encoder, plans: Mapping[str, Partition]) -> list[dict[str, o
     ]
 
 
-def _summed(stage: Stage) -> int:
+def _summed(stage: DeviceStage) -> int:
     """Numbers that a sum over devices reads, as `flops` counts them."""
     if stage.kind not in ("reduce", "activate"):
         return 0
     return sum(region.part.size for region in stage.reads)
 
 
-def _added(stage: Stage) -> int:
+def _added(stage: DeviceStage) -> int:
     """Additions of several devices' partial results: one less than the number of terms."""
     terms: dict[tuple[int, int], int] = {}
     for region in stage.reads:

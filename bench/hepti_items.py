@@ -9,7 +9,7 @@ from hepti_modes import SECOND
 from hepti_tables import PAPER_SAVED, saved, where
 from report import Claim
 
-_SPLIT, _PARTITION = "tests/plan/split/test_split.py", "tests/plan/partition/test_partitioner.py"
+_SPLIT, _PARTITION = "tests/plan/split/test_split_program.py", "tests/plan/partition/test_partitioner.py"
 _NONE = "not measured in this run"
 
 

@@ -11,8 +11,8 @@ from typing import Any, Literal
 from hepti_beds import Network
 from pliant.cluster.lead.measure_links import links_of
 from pliant.cluster.net.key import make_key
+from pliant.ir.capability import Links
 from pliant.ir.link import Link
-from pliant.ir.topology import Links
 
 PEER = Path(__file__).with_name("hepti_peer.py")
 Engine = Literal["zmq", "gloo"]

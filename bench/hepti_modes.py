@@ -28,13 +28,13 @@ from hepti_rig import (
 )
 from pliant.cluster.lead.predict import predict
 from pliant.cluster.watch.adapt import Topology
-from pliant.ir.partition import Grid, Mode, Partition, Share
-from pliant.ir.topology import Capability, Links
+from pliant.ir.capability import Capability, Links
+from pliant.ir.partition import DeviceGrid, Mode, Partition, Share
 from pliant.models.encoder.encoder_spec import EncoderSpec
-from pliant.plan.partition.pace import seconds as seconds_of
+from pliant.plan.partition.initial_plans import all_plans
+from pliant.plan.partition.partition_cost import seconds as seconds_of
 from pliant.plan.partition.partitioner import choose_partition
-from pliant.plan.partition.problem import Problem, pose
-from pliant.plan.partition.starts import all_plans
+from pliant.plan.partition.problem import PartitionProblem, pose
 
 MODELS = {"BERT-Large": "bert-large", "MobileBERT": "mobilebert"}
 MBITS = (940, 470)
@@ -63,7 +63,7 @@ def split_of(mode: Mode, spec: EncoderSpec, heads: int, rows: int, tokens: int =
     if mode != "2d":
         return Partition(mode, PRIMARY, shares, tokens)
     outputs = round(spec.inner * rows / tokens)
-    grid = Grid(((PRIMARY, SECONDARY),), (outputs, spec.inner - outputs), (spec.inner,))
+    grid = DeviceGrid(((PRIMARY, SECONDARY),), (outputs, spec.inner - outputs), (spec.inner,))
     return Partition(mode, PRIMARY, shares, tokens, grid)
 
 
@@ -95,7 +95,7 @@ def measure(model: str, quick: bool) -> dict[str, Any]:
     return found
 
 
-def _best_split(p: Problem) -> tuple[int, int]:
+def _best_split(p: PartitionProblem) -> tuple[int, int]:
     """The primary's heads and rows, where both have rows."""
     plans = all_plans(p, "ws")
     times = np.where((plans.rows > 0).all(1), seconds_of(p, plans), np.inf)

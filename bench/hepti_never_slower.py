@@ -32,9 +32,9 @@ from pliant.cluster.lead.measure_links import links_of
 from pliant.cluster.lead.predict import Prediction, layer_seconds, predict
 from pliant.cluster.lead.survey import survey_links
 from pliant.cluster.watch.adapt import Topology, is_kept, reason_to_solve
+from pliant.ir.capability import Capability
 from pliant.ir.dilation import Dilation
 from pliant.ir.partition import Partition, Share
-from pliant.ir.topology import Capability
 from pliant.plan.split.stage_graphs import weight_bytes
 from report import Claim
 

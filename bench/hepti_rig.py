@@ -33,9 +33,9 @@ from pliant.cluster.net.key import make_key
 from pliant.cluster.watch.adapt import Topology
 from pliant.cluster.watch.update_topology import UnconfirmedRatios, update_topology
 from pliant.errors import PliantError
+from pliant.ir.capability import Capability, Links
 from pliant.ir.dilation import Dilation
 from pliant.ir.partition import Partition, Share
-from pliant.ir.topology import Capability, Links
 from pliant.models.encoder.encoder_source import Encoder, EncoderSource
 from pliant.models.encoder.encoder_spec import EncoderSpec
 from pliant.run.lanes import Lanes

@@ -14,18 +14,18 @@ import numpy as np
 from hepti_rig import random_model
 from pliant.cluster.lead.choose_partition import make_chooser
 from pliant.cluster.member.measure_member import measure_member
+from pliant.ir.capability import Capability, ClusterCost, Interface, Links
 from pliant.ir.cost import latency, simulate
 from pliant.ir.partition import Mode, Partition
-from pliant.ir.topology import Capability, ClusterCost, Interface, Links
 from pliant.kernels.emit.isa import host_isa
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.models.encoder.encoder_spec import EncoderSpec
-from pliant.plan.partition.pace import GridPlans, plan_of, seconds, weights
-from pliant.plan.partition.pace_2d import grid_seconds
+from pliant.plan.partition.cost_2d import grid_seconds
+from pliant.plan.partition.partition_cost import GridPlans, plan_of, seconds, weights
 from pliant.plan.partition.partitioner import choose_partition
-from pliant.plan.partition.problem import Problem, pose
-from pliant.plan.split.split import split
+from pliant.plan.partition.problem import PartitionProblem, pose
+from pliant.plan.split.split_program import split
 from pliant.plan.split.stage_graphs import work_flops
 from pliant.settings import cache_folder
 from report import Report, options
@@ -84,7 +84,7 @@ def _cluster(device: Capability, n: int) -> tuple[dict[str, Capability], Links]:
     return dict.fromkeys(names, device), Links(dict.fromkeys(names, Interface(RATE_BPS, RATE_BPS)), RTT_S)
 
 
-def _equal(spec: EncoderSpec, device: Capability, n: int, mode: Mode) -> tuple[Problem, Partition]:
+def _equal(spec: EncoderSpec, device: Capability, n: int, mode: Mode) -> tuple[PartitionProblem, Partition]:
     devices, links = _cluster(device, n)
     partition = make_chooser(mode, "equal")(spec, TOKENS, devices, links, "d0")
     return pose(spec, TOKENS, devices, links, "d0"), partition
@@ -106,14 +106,14 @@ def _row(spec: EncoderSpec, device: Capability, n: int) -> dict[str, object]:
     }
 
 
-def _closed_s(p: Problem, partition: Partition) -> float:
+def _closed_s(p: PartitionProblem, partition: Partition) -> float:
     plan = plan_of(p, partition)
     if isinstance(plan, GridPlans) and p.n > MOST_CROWDED:
         return float(grid_seconds(p, plan, 0)[0])
     return float(seconds(_unlimited(p), plan)[0])
 
 
-def _unlimited(p: Problem) -> Problem:
+def _unlimited(p: PartitionProblem) -> PartitionProblem:
     """The problem without memory limits, to predict a mode's time even if it does not fit."""
     return replace(p, memory=np.full(p.n, np.inf))
 

@@ -10,10 +10,10 @@ from statistics import mean, median
 
 import numpy as np
 
-from pliant.ir.topology import Capability, Interface, Links
+from pliant.ir.capability import Capability, Interface, Links
 from pliant.models.encoder.encoder_spec import EncoderLayer, EncoderSpec, FeedForward, LinearSpec, NormSpec
 from pliant.plan.partition.flat_solver import improve
-from pliant.plan.partition.pace import seconds
+from pliant.plan.partition.partition_cost import seconds
 from pliant.plan.partition.partitioner import choose_partition, solve
 from pliant.plan.partition.problem import pose
 from pliant.plan.partition.sizes import sizes

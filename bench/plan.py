@@ -19,9 +19,9 @@ from pliant.errors import BudgetError
 from pliant.ir.cost import CostTable, LayerCost, latency, simulate
 from pliant.ir.link import Link
 from pliant.models.hf.checkpoint import open_checkpoint
-from pliant.plan.result import Budget, Plan
+from pliant.plan.plan import Budget, Plan
 from pliant.plan.submodel.accuracy import AccuracyGrid, expected_grid
-from pliant.plan.submodel.plan_options import OURS, PAPER, Choice, PlanOptions
+from pliant.plan.submodel.plan_options import OURS, PAPER, ChoiceRule, PlanOptions
 from pliant.plan.submodel.search import plan
 from pliant.plan.submodel.shape import StoreShape
 from pliant.store.coding.shard_order import count_runs
@@ -29,7 +29,7 @@ from report import Report, options
 
 MINILM = StoreShape(6, 12, (3, 6, 9, 12), 18_432, 294_912, tuple(range(1, 7)))
 BERT = StoreShape(12, 12, (3, 6, 9, 12), 73_728, 1_179_648, tuple(range(1, 13)))
-CHOICES: tuple[Choice, ...] = ("size", "accuracy")
+CHOICES: tuple[ChoiceRule, ...] = ("size", "accuracy")
 PRELOADS = (0, 50_000, 200_000)
 Places = tuple[tuple[int, ...], ...]  # [part][slice] in the order of a layer's file
 Case = tuple[str, CostTable, Budget, np.ndarray]

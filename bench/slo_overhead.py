@@ -21,8 +21,8 @@ from crime_node import MODEL, Connection, node, started, text, wait_for
 from paired import paired
 from pliant.ir.endpoint import Request, ServiceLevel
 from pliant.ir.link import Link
+from pliant.ir.times.level_selector import Level, LevelSelector
 from pliant.ir.times.timing import Timing
-from pliant.ir.times.trade import Level, Trade
 from pliant.route.choice.choose_endpoint import CLUSTER, LOCAL
 from pliant.route.choice.request_terms import NO_TERMS, Terms
 from pliant.route.curve_advert import CurveAdvert, Trail
@@ -64,7 +64,7 @@ def overhead(report: Report, is_quick: bool) -> None:
 class _Elastic:
     """The parts of an elastic session that a choice uses."""
 
-    trade: Trade
+    trade: LevelSelector
 
     def levels(self) -> tuple[ServiceLevel, ...]:
         return self.trade.levels()
@@ -107,13 +107,13 @@ def _dispatcher() -> Dispatcher:
     for name, whole_s in ((LOCAL, 0.02), (CLUSTER, 0.012)):
         if name != LOCAL:
             router.endpoint(name)
-        session: Any = _Elastic(Trade(_levels(whole_s), name))
+        session: Any = _Elastic(LevelSelector(_levels(whole_s), name))
         here[name] = LocalEndpoint(session, router, Admission(64), metrics, lambda: None, name=name)
     now_s = time.monotonic()
     for i in range(N_UPSTREAMS):
         name, node_name = f"http://up{i}:8080", f"up{i}"
         router.successor(name, Link(0.005, 1e7))
-        told = Trade(_levels(0.004 * (i + 1)), name).levels()
+        told = LevelSelector(_levels(0.004 * (i + 1)), name).levels()
         router.pinged(name, 0.005, 0.0, CurveAdvert(node_name, told, frozenset({node_name})), now_s)
         for _ in range(3):
             router.send(name, router.enter(name, 40, now_s), now_s)

@@ -24,8 +24,8 @@ from pliant.cluster.control.timeouts import ClusterTimeouts
 from pliant.errors import PliantError
 from pliant.ir.dilation import Dilation
 from pliant.ir.program import Compute
-from pliant.plan.split.split import HEAD, INPUT
-from pliant.profile.line import timing
+from pliant.plan.split.split_program import HEAD, INPUT
+from pliant.profile.disk_fit import timing
 from pliant.route.router_settings import RouterSettings
 from pliant.run.session.session import Session
 from pliant.serve.node.routed_session import RoutedSession

@@ -16,7 +16,7 @@ from pathlib import Path
 from pliant.ir.device import DeviceProfile
 from pliant.ir.dilation import Dilation
 from pliant.ir.reply import Reply
-from pliant.plan.result import Plan
+from pliant.plan.plan import Plan
 from pliant.run.process_memory import peak_rss_bytes
 from pliant.run.submodel.elastic_details import ElasticDetails
 from pliant.run.submodel.elastic_session import ElasticSession

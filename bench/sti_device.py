@@ -9,10 +9,10 @@ from pliant.ir.dilation import Dilation
 from pliant.ir.link import Link
 from pliant.ir.program import Compute, Load
 from pliant.ir.reply import Reply
-from pliant.plan.result import Budget, Plan
+from pliant.plan.plan import Budget, Plan
 from pliant.plan.submodel.baseline import preload_model, standard_pipeline
 from pliant.plan.submodel.shape import store_shape
-from pliant.profile.line import timing
+from pliant.profile.disk_fit import timing
 from pliant.run.submodel.elastic_details import ElasticDetails
 from sti_rig import Device, Preset, Rig
 from sti_runs import answers_of

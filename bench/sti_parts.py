@@ -8,7 +8,7 @@ import numpy as np
 from pliant.elastic.evaluate.intervals import accuracy, paired_difference
 from pliant.ir.bitwidths import LOWEST_BITS
 from pliant.models.spec import picked_layers
-from pliant.plan.result import Plan
+from pliant.plan.plan import Plan
 from pliant.plan.submodel.baseline import preload_model, standard_pipeline
 from pliant.plan.submodel.plan_options import OURS, PAPER
 from pliant.plan.submodel.shape import store_shape

@@ -9,7 +9,7 @@ import numpy as np
 
 from pliant.ir.bitwidths import FULL_BITS
 from pliant.ir.cost import CostTable
-from pliant.plan.result import Budget, Plan
+from pliant.plan.plan import Budget, Plan
 from pliant.plan.submodel.baseline import load_and_execute, preload_model, standard_pipeline
 from pliant.plan.submodel.plan_options import OURS, PlanOptions
 from pliant.plan.submodel.search import plan as make_plan

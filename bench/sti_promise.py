@@ -20,15 +20,15 @@ import numpy as np
 
 from pliant.api.open_elastic import open_packed_store
 from pliant.api.resolve import resolve_elastic
-from pliant.elastic.evaluate.answers import Labelled
 from pliant.elastic.evaluate.intervals import paired_difference
+from pliant.elastic.evaluate.labelled_inputs import LabelledInput
 from pliant.ir.cost import costs_of
 from pliant.ir.device import DeviceProfile
 from pliant.ir.dilation import Dilation
 from pliant.ir.program import Compute
 from pliant.ir.reply import Reply
 from pliant.models.examples import read_examples
-from pliant.plan.result import Budget, Grid, Plan
+from pliant.plan.plan import BitGrid, Budget, Plan
 from pliant.plan.submodel.baseline import standard_pipeline
 from pliant.profile.measure_device import measure_device
 from pliant.run.submodel.elastic_details import ElasticDetails
@@ -157,7 +157,7 @@ class _Verdict:
 
 
 def _cell(
-    rig: Rig, bed: Bed, target_s: float, n_busy: int, some: Sequence[Labelled]
+    rig: Rig, bed: Bed, target_s: float, n_busy: int, some: Sequence[LabelledInput]
 ) -> tuple[dict[str, object], _Verdict]:
     runs = bed.run(target_s, n_busy, N_ANSWERS, learn=N_LEARNING)
     learning, counted = runs.replies[:N_LEARNING], runs.replies[N_LEARNING:]
@@ -196,11 +196,11 @@ def _best_fixed(bed: Bed, target_s: float, n_busy: int) -> Runs | None:
     return best
 
 
-def _right(rig: Rig, replies: Sequence[Reply[ElasticDetails]], some: Sequence[Labelled]) -> np.ndarray:
+def _right(rig: Rig, replies: Sequence[Reply[ElasticDetails]], some: Sequence[LabelledInput]) -> np.ndarray:
     """A mask of the correctly answered examples, the i-th with the submodel and the bits of the i-th
     answer.
     """
-    ran: dict[tuple[tuple[int, ...], int, Grid], list[int]] = {}
+    ran: dict[tuple[tuple[int, ...], int, BitGrid], list[int]] = {}
     for i in range(len(some)):
         reply = replies[i % len(replies)]
         ran.setdefault((_layers(reply), reply.details.submodel[1], reply.details.bits), []).append(i)

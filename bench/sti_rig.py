@@ -8,14 +8,14 @@ from typing import Literal
 
 import numpy as np
 
-from pliant.elastic.evaluate.answers import Labelled
+from pliant.elastic.evaluate.labelled_inputs import LabelledInput
 from pliant.ir.cost import CostTable, costs_of, dilated
 from pliant.ir.device import DeviceProfile
 from pliant.ir.dilation import Dilation
 from pliant.models.examples import Example, read_examples
 from pliant.models.hf.checkpoint import open_checkpoint
 from pliant.models.tokenizer import Tokenizer, open_tokenizer
-from pliant.plan.result import Grid, Plan
+from pliant.plan.plan import BitGrid, Plan
 from pliant.plan.submodel.accuracy import AccuracyGrid
 from pliant.run.submodel.engine import Engine
 from pliant.store.build import build
@@ -91,7 +91,7 @@ class Rig:
         return self.stores["lloyd"]
 
     def predicted(
-        self, layers: tuple[int, ...], width: int, bits: Grid, quantizer: Quantizer = "lloyd"
+        self, layers: tuple[int, ...], width: int, bits: BitGrid, quantizer: Quantizer = "lloyd"
     ) -> np.ndarray:
         """The predicted label of each dev example with all weights in memory: int64 [n]."""
         key = (quantizer, layers, width, bits)
@@ -99,7 +99,7 @@ class Rig:
             self._known[key] = self._answers(layers, width, bits, quantizer, self.dev)
         return self._known[key]
 
-    def predicted_as_run(self, plan: Plan, grids: Sequence[Grid]) -> np.ndarray:
+    def predicted_as_run(self, plan: Plan, grids: Sequence[BitGrid]) -> np.ndarray:
         """The labels at the bits of real runs: example i has the bits of run i modulo the number of runs."""
         found = np.zeros(len(self.dev), np.int64)
         for grid in dict.fromkeys(grids):
@@ -124,7 +124,12 @@ class Rig:
         return [_exactly(self.tokenizer, self._words, self.length, rng) for _ in range(n)]
 
     def _answers(
-        self, layers: tuple[int, ...], width: int, bits: Grid, quantizer: Quantizer, some: Sequence[Labelled]
+        self,
+        layers: tuple[int, ...],
+        width: int,
+        bits: BitGrid,
+        quantizer: Quantizer,
+        some: Sequence[LabelledInput],
     ) -> np.ndarray:
         engine = self.engines[quantizer]
         held = np.zeros((self.spec.n_layers, self.spec.n_heads), np.int64)
@@ -156,7 +161,7 @@ def picked(examples: Sequence[Example], limit: int | None) -> Sequence[Example]:
     return [examples[int(i)] for i in np.linspace(0, len(examples) - 1, limit)]
 
 
-def labelled(tokenizer: Tokenizer, examples: Sequence[Example], max_tokens: int) -> tuple[Labelled, ...]:
+def labelled(tokenizer: Tokenizer, examples: Sequence[Example], max_tokens: int) -> tuple[LabelledInput, ...]:
     """Tokenised examples; pairs that might exceed the model's limit are truncated."""
     found = []
     for e in examples:
@@ -164,7 +169,7 @@ def labelled(tokenizer: Tokenizer, examples: Sequence[Example], max_tokens: int)
         if len(text.split()) + len((pair or "").split()) > max_tokens // 2 and pair is not None:
             pair = " ".join(pair.split()[: max_tokens // 4])
             text = " ".join(text.split()[: max_tokens // 4])
-        found.append(Labelled(tokenizer.encode(text, pair), e.label))
+        found.append(LabelledInput(tokenizer.encode(text, pair), e.label))
     return tuple(found)
 
 

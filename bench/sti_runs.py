@@ -14,7 +14,7 @@ import numpy as np
 
 from pliant.ir.program import Compute, Load
 from pliant.ir.reply import Reply
-from pliant.plan.result import Grid, Plan
+from pliant.plan.plan import BitGrid, Plan
 from pliant.run.submodel.elastic_details import ElasticDetails
 from pliant.run.submodel.plans.submodel_planner import SessionOptions
 from sti_cell import Answer, Job, TextRequest
@@ -40,7 +40,7 @@ class Runs:
     first_wait: float
     later_wait: float
     io_per_compute: float
-    grids: tuple[Grid, ...]
+    grids: tuple[BitGrid, ...]
     is_as_planned: float
     read_bytes: int
     weight_bytes: int

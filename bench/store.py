@@ -18,7 +18,7 @@ from pliant.models.hf.checkpoint import Checkpoint, open_checkpoint
 from pliant.store.build import build
 from pliant.store.coding.quantize import Quantizer
 from pliant.store.manifest import Manifest
-from pliant.store.read import Run, Store, aligned_buffer, open_store
+from pliant.store.read import SliceRun, Store, aligned_buffer, open_store
 from pliant.store.store_files import verify
 from report import Report, options
 
@@ -116,7 +116,7 @@ def _read_ms(store: Store, bits: int) -> float:
     seconds = []
     for i in range(9):
         layer = i % store.spec.n_layers
-        (extent,) = store.plan_reads([Run(layer, part, 0, store.spec.n_heads) for part in range(bits)])
+        (extent,) = store.plan_reads([SliceRun(layer, part, 0, store.spec.n_heads) for part in range(bits)])
         buffer = aligned_buffer(extent.n_bytes)
         buffer[:] = 0  # allocate the pages before timing
         started_s = time.perf_counter()

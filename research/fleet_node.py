@@ -13,8 +13,8 @@ from typing import final
 
 from pliant.errors import BudgetError
 from pliant.ir.link import Link
+from pliant.ir.times.level_selector import Level, LevelChoice, LevelSelector
 from pliant.ir.times.timing import Timing
-from pliant.ir.times.trade import Level, Pick, Trade
 from pliant.route.choice.choose_endpoint import LOCAL
 from pliant.route.choice.request_terms import Terms
 from pliant.route.curve_advert import Trail
@@ -106,7 +106,7 @@ class Machine:
     """An endpoint of a node with its jobs; `running` is one of them."""
 
     spec: MachineSpec
-    trade: Trade
+    trade: LevelSelector
     jobs: deque[Job] = field(default_factory=deque)
     running: Job | None = None
     _backlog_s: float = 0.0
@@ -142,7 +142,7 @@ class Machine:
         """The true mean time of an input of length n at a level, without slowdowns."""
         return self.spec.whole_s * self._parts[accuracy] * part_of_length(n)
 
-    def pick(self, asked: Request, now_s: float) -> Pick | None:
+    def pick(self, asked: Request, now_s: float) -> LevelChoice | None:
         """The level that a session would pick at `now_s`; None if it cannot meet the floor."""
         try:
             left_s = asked.due_s - now_s
@@ -208,11 +208,11 @@ class FleetNode:
         return (*full, *[name for name, machine in self.machines.items() if not machine.has_room])
 
 
-def trade_of(spec: MachineSpec, max_n: int) -> Trade:
+def trade_of(spec: MachineSpec, max_n: int) -> LevelSelector:
     """The levels of a session on this machine, by its profile."""
     levels = []
     for level in spec.levels:
         first_s, last_s = (spec.whole_s * level.part * part_of_length(n) for n in (0, max_n))
         ends = (Timing(first_s, _BOUND * first_s), Timing(last_s, _BOUND * last_s))
         levels.append(Level(0, max_n, level.accuracy, level.accuracy, level.accuracy, ends))
-    return Trade(levels, spec.name)
+    return LevelSelector(levels, spec.name)

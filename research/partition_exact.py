@@ -1,8 +1,8 @@
 """The optimal weight-stationary partition by eq. 1 to 11, as one integer program (HiGHS), for comparison.
 
 T is the paper's sum of stages: the longest attention, first exchange, rest and gather of a layer. Unlike
-`pace`, it has no overlap, and no pairs slower than their interfaces. Head counts are one-hot, so measured
-times are exact and the first exchange (rows times others' heads) becomes linear.
+`partition_cost`, it has no overlap, and no pairs slower than their interfaces. Head counts are one-hot, so
+measured times are exact and the first exchange (rows times others' heads) becomes linear.
 """
 
 from dataclasses import dataclass
@@ -11,22 +11,22 @@ import numpy as np
 
 from pliant.arrays import Float
 from pliant.errors import BudgetError
-from pliant.plan.linear import INFINITY, LinearProgram
-from pliant.plan.partition.pace import Plans
-from pliant.plan.partition.pace_ws import Times
-from pliant.plan.partition.problem import ITEMSIZE, Problem, in_units_of
+from pliant.plan.linear_program import INFINITY, LinearProgram
+from pliant.plan.partition.cost_ws import Times
+from pliant.plan.partition.partition_cost import FlatPlans
+from pliant.plan.partition.problem import ITEMSIZE, PartitionProblem, in_units_of
 
 
 @dataclass(frozen=True, slots=True)
 class ExactSolution:
     """A plan, its T by eq. 7, and a lower bound of T."""
 
-    plan: Plans
+    plan: FlatPlans
     staged_s: float
     bound_s: float
 
 
-def staged_s(p: Problem, plans: Plans) -> Times:
+def staged_s(p: PartitionProblem, plans: FlatPlans) -> Times:
     """T of eq. 7 of weight-stationary plans, one stage after another; see the module."""
     h, r, at = plans.heads, plans.rows, np.arange(p.n)
     m, unit, row_bytes, latency_s = _units(p)
@@ -51,7 +51,7 @@ def staged_s(p: Problem, plans: Plans) -> Times:
     return total_s
 
 
-def solve_exactly(p: Problem, time_limit_s: float = 60.0, gap: float = 1e-6) -> ExactSolution:
+def solve_exactly(p: PartitionProblem, time_limit_s: float = 60.0, gap: float = 1e-6) -> ExactSolution:
     """The best plan by eq. 7, within `gap`, or the best found in the time. Raises BudgetError if none
     fits.
     """
@@ -134,17 +134,17 @@ def solve_exactly(p: Problem, time_limit_s: float = 60.0, gap: float = 1e-6) -> 
         )
     heads = (solved.values[z].round() @ k).astype(np.int64)
     found = solved.values[rows].round().astype(np.int64)
-    plan = Plans("ws", heads[None], found[None], np.zeros((1, n), dtype=np.int64))
+    plan = FlatPlans("ws", heads[None], found[None], np.zeros((1, n), dtype=np.int64))
     return ExactSolution(plan, float(staged_s(true, plan)[0]), solved.bound * unit_s)
 
 
-def _units(p: Problem) -> tuple[float, float, float, float]:
+def _units(p: PartitionProblem) -> tuple[float, float, float, float]:
     """Rows, bytes of a head's row, bytes of a row of x, and the longest round trip."""
     s = p.sizes
     return float(s.rows), float(ITEMSIZE * s.head_dim), float(ITEMSIZE * s.hidden), float(p.latency_s.max())
 
 
-def _line(p: Problem) -> tuple[Float[np.ndarray, " devices"], Float[np.ndarray, " devices"]]:
+def _line(p: PartitionProblem) -> tuple[Float[np.ndarray, " devices"], Float[np.ndarray, " devices"]]:
     """(slope, constant) of the time of `rest` by rows: the line through the times of one row and of all
     rows.
     """

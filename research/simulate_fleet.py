@@ -1,10 +1,10 @@
 """Simulate requests with deadlines in a fleet of nodes, under a virtual clock.
 
 A discrete-event simulation. Each node decides as a real one: its `Router` chooses and hedges (`hedge`), its
-machines trade accuracy for time as sessions do (`Trade`), and the work in `Router.due` is performed. The
-behaviour of serve/ is modelled: slots at upstreams, queues, forwarding with the remaining deadline, refusals,
-and failover. Requests arrive at given times, or from clients in a closed loop. All random values are drawn
-beforehand, so a run is reproducible.
+machines trade accuracy for time as sessions do (`LevelSelector`), and the work in `Router.due` is performed.
+The behaviour of serve/ is modelled: slots at upstreams, queues, forwarding with the remaining deadline,
+refusals, and failover. Requests arrive at given times, or from clients in a closed loop. All random values
+are drawn beforehand, so a run is reproducible.
 """
 
 from collections.abc import Callable

@@ -137,7 +137,7 @@ def keep_profile() -> None:
     """Have `pliant run sst2` find a profile of this device, as measuring it takes minutes under emulation."""
     from pliant.api.open_elastic import open_packed_store
     from pliant.api.resolve import resolve_elastic
-    from pliant.profile.machine import cpu_model, frequency_limit
+    from pliant.profile.cpu_info import cpu_model, frequency_limit
     from pliant.profile.measure_device import io_method, subject_name
     from pliant.profile.profile_cache import profile_path, save_profile
     from pliant.settings import cache_folder, thread_count

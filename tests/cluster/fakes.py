@@ -21,11 +21,11 @@ from pliant.cluster.net.activation_coding import Coding
 from pliant.cluster.net.comm import Comm
 from pliant.cluster.net.comm_memory import MemoryNetwork
 from pliant.errors import PeerLostError
-from pliant.ir.envelope import VERSION, BadEnvelope
+from pliant.ir.capability import Capability
+from pliant.ir.envelope import VERSION, EnvelopeError
 from pliant.ir.graph import Graph
 from pliant.ir.partition import Mode, Partition, Share
 from pliant.ir.program import Compute, Exchange
-from pliant.ir.topology import Capability
 from pliant.models.encoder.encoder_source import EncoderSource
 from pliant.models.encoder.encoder_spec import EncoderSpec
 from pliant.run.lanes import Lanes
@@ -136,7 +136,7 @@ def _read(data: bytes, peer: str) -> AnyMessage:
     """As a messenger hands it on."""
     try:
         return decode(data).body
-    except BadEnvelope as error:
+    except EnvelopeError as error:
         return UnreadableMessage(f"{peer} sent {error}", error.is_other_version)
 
 

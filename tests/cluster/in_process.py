@@ -18,7 +18,7 @@ from pliant.ir.projection import project
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.models.encoder.encoder_source import EncoderSource
-from pliant.plan.split.split import split
+from pliant.plan.split.split_program import split
 from pliant.run.emulated_device import EmulatedDevice
 from pliant.run.execute import StepFunctions, execute
 from pliant.run.lanes import Lanes

@@ -12,9 +12,9 @@ from pliant.ir.program import Compute, Exchange
 from pliant.kernels.emit.isa import host_isa
 from pliant.kernels.runtime.jit import Library
 from pliant.plan.partition.grid_solver import solve_grid
-from pliant.plan.partition.pace import as_partition
+from pliant.plan.partition.partition_cost import as_partition
 from pliant.plan.partition.problem import pose
-from pliant.plan.split.split import split
+from pliant.plan.split.split_program import split
 from tests.cluster.in_process import run_local
 from tests.cluster.sources import feeds, random_source
 from tests.models.encoder.test_encoder_parts import SPECS

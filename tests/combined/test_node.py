@@ -15,7 +15,7 @@ import pytest
 from pliant.ir.endpoint import Request
 from pliant.ir.link import Link
 from pliant.ir.reply import Reply
-from pliant.plan.result import WHOLE_S
+from pliant.plan.plan import WHOLE_S
 from pliant.run.submodel.elastic_details import ElasticDetails
 from pliant.run.submodel.elastic_session import ElasticSession
 from pliant.run.submodel.plans.submodel_planner import SessionOptions

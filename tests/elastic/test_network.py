@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from pliant.elastic.batches import Sample, collate
 from pliant.elastic.network import embed, forward
+from pliant.elastic.training_batches import Sample, collate
 from pliant.models.spec import Family, Head, picked_layers
 from pliant.models.tokenizer import TokenizedInput
 from tests.reference_model import run_model

@@ -2,22 +2,22 @@
 
 import torch
 
-from pliant.elastic.batches import Sample, collate
-from pliant.elastic.network import Batch, Gates, Weights, embed, forward
+from pliant.elastic.network import Gates, TensorMap, TokenBatch, embed, forward
 from pliant.elastic.reorder_heads import measure, reorder
+from pliant.elastic.training_batches import Sample, collate
 from pliant.models.spec import Head, ModelSpec
 from pliant.models.tokenizer import TokenizedInput
 from tests.tiny import random_ids, random_tensors, tiny_spec
 
 
-def model() -> tuple[ModelSpec, Weights, Batch]:
+def model() -> tuple[ModelSpec, TensorMap, TokenBatch]:
     spec = tiny_spec(head=Head("mean", None, ("a", "b")))
     weights = {name: torch.from_numpy(value) for name, value in random_tensors(spec).items()}
     inputs = [random_ids(spec, length, length) for length in (4, 7, 7, 11)]
     return spec, weights, collate([Sample(TokenizedInput(*pair), i % 2) for i, pair in enumerate(inputs)])
 
 
-def logits(spec: ModelSpec, weights: Weights, batch: Batch, width: int) -> torch.Tensor:
+def logits(spec: ModelSpec, weights: TensorMap, batch: TokenBatch, width: int) -> torch.Tensor:
     x = embed(spec, weights, batch)
     return forward(spec, weights, batch, x, range(spec.n_layers), width).logits.detach()
 

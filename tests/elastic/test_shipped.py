@@ -34,9 +34,9 @@ def test_the_card_tells_the_measured_grid() -> None:
 @pytest.mark.slow
 def test_the_card_can_be_measured_again(data: Path) -> None:
     """One submodel on the 872 sentences, from the files that ship."""
-    from pliant.elastic.batches import by_length, collate, tokenise
     from pliant.elastic.export import load_weights
     from pliant.elastic.network import embed, forward
+    from pliant.elastic.training_batches import by_length, collate, tokenise
     from pliant.models.examples import read_examples
     from pliant.models.spec import picked_layers
     from pliant.models.tokenizer import open_tokenizer

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from pliant.elastic.batches import collate, tokenise
+from pliant.elastic.callbacks import TrainingCallbacks
 from pliant.elastic.export import load_weights
 from pliant.elastic.network import embed, forward
 from pliant.elastic.stretch import state_path, stretch
 from pliant.elastic.stretch_options import StretchOptions
-from pliant.elastic.watch import Watch
+from pliant.elastic.training_batches import collate, tokenise
 from pliant.errors import InputError, ModelError
 from pliant.models.examples import read_examples
 from pliant.models.hf.checkpoint import open_checkpoint
@@ -28,12 +28,12 @@ class Killed(BaseException):
     """What a killed run looks like from inside: nothing after it runs."""
 
 
-def killed_at(stage: str, step: int) -> Watch:
+def killed_at(stage: str, step: int) -> TrainingCallbacks:
     def on_step(name: str, done: int, total: int, loss: float) -> None:
         if (name, done) == (stage, step):
             raise Killed
 
-    return Watch(on_step)
+    return TrainingCallbacks(on_step)
 
 
 def weights_of(directory: Path) -> dict[str, torch.Tensor]:
@@ -75,7 +75,7 @@ def test_a_killed_run_continues_to_the_same_weights(
         stretch(again, killed_at(stage, step))
     assert not again.out.exists()
     seen: list[str] = []
-    stretch(again, Watch(lambda name, done, total, loss: seen.append(name)))
+    stretch(again, TrainingCallbacks(lambda name, done, total, loss: seen.append(name)))
     assert "tune" not in seen or stage == "tune"
     a, b = weights_of(whole), weights_of(again.out)
     assert all(torch.equal(a[name], b[name]) for name in a)
@@ -104,7 +104,7 @@ def test_a_run_killed_while_it_measured_can_finish(
             stretch(asked)
     assert (tmp_path / "teacher").exists()
     assert not asked.out.exists()
-    stretch(asked, Watch(lambda *step: pytest.fail("it trained again")))
+    stretch(asked, TrainingCallbacks(lambda *step: pytest.fail("it trained again")))
     a, b = weights_of(whole), weights_of(asked.out)
     assert all(torch.equal(a[name], b[name]) for name in a)
     assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []

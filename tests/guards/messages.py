@@ -48,10 +48,10 @@ from pliant.cluster.net.activation_coding import encode as encode_activations
 from pliant.cluster.net.comm import Tag
 from pliant.cluster.net.frame import pack as pack_frames
 from pliant.cluster.net.frame import unpack as unpack_frame
+from pliant.ir.capability import Capability, Drift, StageTimes
 from pliant.ir.curve import Curve
 from pliant.ir.dilation import Dilation
-from pliant.ir.partition import Grid, Partition, Share
-from pliant.ir.topology import Capability, Drift, StageTimes
+from pliant.ir.partition import DeviceGrid, Partition, Share
 from pliant.route.curve_advert import CurveAdvert
 from pliant.route.node_identity import Identity, read_identity
 from pliant.route.node_messages import (
@@ -76,7 +76,7 @@ class Guarded:
     value: Any
 
 
-_GRID = Grid((("a", "b"),), (5, 7), (12,))
+_GRID = DeviceGrid((("a", "b"),), (5, 7), (12,))
 _TILED = Partition("2d", "a", (Share("a", 1, 3, 4), Share("b", 2, 2, 4)), 5, _GRID)
 _WHOLE = Partition("1d", "a", (Share("a", 3, 4, 6), Share("b", 1, 1, 2)), 5)
 _CAPABILITY = Capability(

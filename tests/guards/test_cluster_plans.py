@@ -19,19 +19,19 @@ from dataclasses import replace
 import pytest
 
 from pliant.cluster.lead.choose_partition import make_chooser
+from pliant.ir.capability import Capability, ClusterCost, Drift, Interface, Links, StageTimes
 from pliant.ir.cost import Span, simulate
 from pliant.ir.dilation import Dilation
 from pliant.ir.link import Link
 from pliant.ir.partition import Mode, Partition
 from pliant.ir.program import Program
-from pliant.ir.topology import Capability, ClusterCost, Drift, Interface, Links, StageTimes
 from pliant.models.encoder.encoder_spec import EncoderSpec
 from pliant.plan.partition.baselines import by_speed, coedge, equal, local
 from pliant.plan.partition.decision import Decision
-from pliant.plan.partition.pace import as_partition
+from pliant.plan.partition.partition_cost import as_partition
 from pliant.plan.partition.partitioner import choose_partition, solve
-from pliant.plan.partition.problem import Problem, pose
-from pliant.plan.split.split import layer_segment, program_of, split
+from pliant.plan.partition.problem import PartitionProblem, pose
+from pliant.plan.split.split_program import layer_segment, program_of, split
 from pliant.plan.split.stage_graphs import work_flops
 from tests.guards.texts import checked_text, digests, spans_text
 from tests.plan.clusters import cluster
@@ -78,7 +78,7 @@ def some(n: int, room: Callable[[int], int] | None = None) -> dict[str, Capabili
     return {name: replace(d, free_bytes=room(i)) for i, (name, d) in enumerate(found.items())}
 
 
-def problem(spec: EncoderSpec, devices: dict[str, Capability], primary: str = "d0") -> Problem:
+def problem(spec: EncoderSpec, devices: dict[str, Capability], primary: str = "d0") -> PartitionProblem:
     return pose(spec, TOKENS, devices, LINKS, primary)
 
 

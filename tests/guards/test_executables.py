@@ -21,7 +21,7 @@ from pliant.compiler.executable.recurrent_stages import recurrent_form
 from pliant.compiler.executable.stage import coded_form
 from pliant.compiler.rules.rules import RULES
 from pliant.ir.graph import Graph
-from pliant.ir.partition import Grid, Mode, Partition, Share
+from pliant.ir.partition import DeviceGrid, Mode, Partition, Share
 from pliant.kernels.emit.isa import AVX2, AVX512_VNNI, NEON, host_isa
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import ThreadPool
@@ -153,7 +153,7 @@ SHARES: dict[Mode, Partition] = {
         "a",
         (Share("a", 3, 23, 64), Share("b", 1, 17, 128)),
         TOKENS,
-        Grid((("a",), ("b",)), outputs=(64,), hidden=(40, 24)),
+        DeviceGrid((("a",), ("b",)), outputs=(64,), hidden=(40, 24)),
     ),
 }
 

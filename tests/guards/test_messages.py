@@ -18,7 +18,7 @@ import pytest
 from pliant.cluster.control import messages
 from pliant.cluster.control.message_codec import decode
 from pliant.cluster.net.frame import BadFrame
-from pliant.ir.envelope import VERSION, BadEnvelope
+from pliant.ir.envelope import VERSION, EnvelopeError
 from tests.fixtures.formats.versions import released
 from tests.guards.messages import CONTROL, FORMER, Guarded, guarded
 
@@ -74,7 +74,7 @@ def test_control_messages_of_the_next_version_are_read_and_of_others_refused(one
         sent = msgspec.msgpack.encode([VERSION + 1, sender, incarnation, [*body, *more], *more])
         assert decode(sent).body == one
     far = msgspec.msgpack.encode([VERSION + 2, sender, incarnation, body])
-    with pytest.raises(BadEnvelope, match=f"'ada' speaks version {VERSION + 2} of the protocol"):
+    with pytest.raises(EnvelopeError, match=f"'ada' speaks version {VERSION + 2} of the protocol"):
         decode(far)
 
 

@@ -1,11 +1,11 @@
-"""Guard: every decision of seeded routers under a virtual clock, and of one endpoint's trade.
+"""Guard: every decision of seeded routers under a virtual clock, and of one endpoint's level selector.
 
-Protects `Router`, its fits, links, words, pings, probes and queues, `simulate`, `Trade` and `AdaptiveBound`:
-moving or renaming code must not change one golden file of this guard. A log has a line for each decision:
-number, device, length of the input, time, where it goes ("here" is the device itself) and what that takes,
-then what the others would take; seconds and joules have six digits. The first 50 lines are in clear, then
-each 100 decisions are one digest, so that the first digest that differs shows where a change begins: print
-`Log.lines` of those decisions before and after it. The last line holds the run's totals.
+Protects `Router`, its fits, links, words, pings, probes and queues, `simulate`, `LevelSelector` and
+`AdaptiveBound`: moving or renaming code must not change one golden file of this guard. A log has a line for
+each decision: number, device, length of the input, time, where it goes ("here" is the device itself) and what
+that takes, then what the others would take; seconds and joules have six digits. The first 50 lines are in
+clear, then each 100 decisions are one digest, so that the first digest that differs shows where a change
+begins: print `Log.lines` of those decisions before and after it. The last line holds the run's totals.
 
 Update with `pytest tests/guards/test_route_decisions.py --update-golden`, and say in the commit what changed
 them. Worlds, loads and links are written below; nothing is measured.
@@ -21,8 +21,8 @@ import pytest
 
 from pliant.ir.curve import line
 from pliant.ir.link import Link
+from pliant.ir.times.level_selector import Level, LevelSelector
 from pliant.ir.times.timing import Timing
-from pliant.ir.times.trade import Level, Trade
 from pliant.route.choice.choose_endpoint import LOCAL, Choice
 from pliant.route.choice.energy import A53_COVE, LTE
 from pliant.route.choice.objective import ENERGY, Objective
@@ -193,7 +193,7 @@ def levels() -> Iterator[Level]:
 
 def traded(count: int, seed: int) -> Iterator[str]:
     """Requests of random length, floor and deadline; another job slows the device for a third of them."""
-    rng, trade = np.random.default_rng(seed), Trade(levels())
+    rng, trade = np.random.default_rng(seed), LevelSelector(levels())
     floors: Sequence[float | None] = (None, 0.0, 0.7, 0.85, 0.9)
     for i in range(count):
         n = int(rng.integers(0, 70))
@@ -212,4 +212,4 @@ def test_floors_and_deadlines_get_what_the_golden_log_has(golden: Callable[[str,
     """The most accurate way that is in time, by bounds that follow the answers."""
     made = Log()
     made.lines += traded(900, seed=11)
-    golden("guards/route_trade.txt", made.text(f"best {Trade(levels()).best}"))
+    golden("guards/route_trade.txt", made.text(f"best {LevelSelector(levels()).best}"))

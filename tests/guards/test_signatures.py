@@ -26,7 +26,7 @@ from pliant.ir.device import DeviceProfile
 from pliant.ir.dilation import Dilation
 from pliant.ir.partition import Partition, Share
 from pliant.ir.reply import Reply
-from pliant.plan.result import Plan
+from pliant.plan.plan import Plan
 from pliant.plan.submodel.plan_options import PlanOptions
 from pliant.run.array_sessions.graph_session import GraphSession
 from pliant.run.array_sessions.onnx_session import OnnxSession

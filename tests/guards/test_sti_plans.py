@@ -24,7 +24,7 @@ from pliant.ir.device import DeviceProfile, LayerTime, Overhead
 from pliant.ir.dilation import Dilation
 from pliant.ir.link import Link
 from pliant.ir.times.timing import Timing
-from pliant.plan.result import Budget, Plan
+from pliant.plan.plan import Budget, Plan
 from pliant.plan.submodel.accuracy import expected_accuracy
 from pliant.plan.submodel.baseline import load_and_execute, preload_model, standard_pipeline
 from pliant.plan.submodel.plan_options import OURS, PAPER, PlanOptions

@@ -12,7 +12,7 @@ from pliant.ir.cost import Span
 from pliant.ir.program import Program, Step
 from pliant.ir.text.executable_text import executable_text, parse_executable
 from pliant.ir.text.program_text import parse_program, program_text
-from pliant.plan.result import Plan
+from pliant.plan.plan import Plan
 
 
 def digest(text: str) -> str:

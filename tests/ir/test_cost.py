@@ -25,7 +25,7 @@ from pliant.ir.cost import (
 from pliant.ir.device import DeviceProfile, LayerTime, Overhead, emulate
 from pliant.ir.dilation import Dilation
 from pliant.ir.link import Link
-from pliant.ir.program import Compute, Exchange, Load, Program, Run, Segment, Step, Work
+from pliant.ir.program import Compute, Exchange, Load, Program, Segment, SliceRun, Step, Work
 from pliant.ir.times.timing import Timing
 from pliant.plan.submodel.prices import layer_seconds
 
@@ -33,7 +33,7 @@ TABLE = CostTable((LayerCost(4, 1.0, 2.0),), Link(0.0, 100.0), 0.0, 0.5, 0.25)
 
 
 def load(layer: int, n_bytes: int) -> Load:
-    return Load(layer, (Run(layer, 0, 0, 1),), n_bytes)
+    return Load(layer, (SliceRun(layer, 0, 0, 1),), n_bytes)
 
 
 def times(*steps: Step, cost: Cost = TABLE) -> list[tuple[float, float]]:

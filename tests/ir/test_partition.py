@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from pliant.errors import InputError
-from pliant.ir.partition import Grid, Partition, Share
+from pliant.ir.partition import DeviceGrid, Partition, Share
 
 
 def two(**changes: int) -> Partition:
@@ -31,7 +31,7 @@ def test_a_device_without_a_share_takes_no_part() -> None:
 def test_a_columns_neurons_stand_together_in_a_grid() -> None:
     """A tile of the feed forward is one block of the weights, so a grid column's ranges must touch."""
     shares = tuple(Share(d, 1, 2, n) for d, n in zip("abcd", (3, 4, 5, 6), strict=True))
-    p = Partition("2d", "c", shares, 8, Grid((("a", "b"), ("c", "d")), (3, 5), (4, 4)))
+    p = Partition("2d", "c", shares, 8, DeviceGrid((("a", "b"), ("c", "d")), (3, 5), (4, 4)))
     assert [p.columns(d) for d in "acbd"] == [range(0, 3), range(3, 8), range(8, 12), range(12, 18)]
     assert p.heads("c") == range(2, 3)
 
@@ -50,12 +50,18 @@ def test_a_columns_neurons_stand_together_in_a_grid() -> None:
         (lambda: Partition("ws", "a", (Share("a", 1, 4), Share("a")), 4), "more than once"),
         (lambda: Partition("ws", "a", (Share("a", 0, 4),), 4), "no device takes a head"),
         (lambda: Partition("2d", "a", (Share("a", 1, 4, 2),), 4), "needs a grid"),
-        (lambda: Partition("ws", "a", (Share("a", 1, 4),), 4, Grid((("a",),), (2,), (2,))), "takes no grid"),
-        (lambda: Partition("2d", "a", (Share("a", 1, 4, 2),), 4, Grid((("b",),), (2,), (2,))), "need shares"),
-        (lambda: Grid((("a", "b"), ("c",)), (1, 1), (1, 1)), "as many devices each"),
-        (lambda: Grid((("a",), ("a",)), (2,), (1, 1)), "more than once"),
-        (lambda: Grid((("a", "b"),), (2,), (2,)), "as many hidden blocks"),
-        (lambda: Grid((("a", "b"),), (2, 1), (2,)), "do not cut one hidden size"),
+        (
+            lambda: Partition("ws", "a", (Share("a", 1, 4),), 4, DeviceGrid((("a",),), (2,), (2,))),
+            "takes no grid",
+        ),
+        (
+            lambda: Partition("2d", "a", (Share("a", 1, 4, 2),), 4, DeviceGrid((("b",),), (2,), (2,))),
+            "need shares",
+        ),
+        (lambda: DeviceGrid((("a", "b"), ("c",)), (1, 1), (1, 1)), "as many devices each"),
+        (lambda: DeviceGrid((("a",), ("a",)), (2,), (1, 1)), "more than once"),
+        (lambda: DeviceGrid((("a", "b"),), (2,), (2,)), "as many hidden blocks"),
+        (lambda: DeviceGrid((("a", "b"),), (2, 1), (2,)), "do not cut one hidden size"),
         (lambda: two().rows("a") and two().share("z"), "not a device of this partition"),
     ],
 )

@@ -9,21 +9,21 @@ from pliant.ir.program import (
     FULL,
     Compute,
     Exchange,
-    Linear,
+    LinearExtent,
     Load,
-    Part,
     Program,
-    Run,
     Segment,
+    SliceRun,
     Step,
     Tensor,
+    TensorPart,
     bind,
     part_of,
 )
 from pliant.ir.text.program_text import program_text
 
 LAYER = Compute("layer", 3, 12)
-HIDDEN = Tensor("hidden", (Linear("tokens"), 384))
+HIDDEN = Tensor("hidden", (LinearExtent("tokens"), 384))
 
 
 def one_segment(*steps: Step) -> Program:
@@ -52,13 +52,13 @@ def test_a_wrong_step_cannot_be_put_into_a_segment(step: Step, message: str) -> 
 
 def test_runs_and_loads_name_something_that_exists() -> None:
     """A read of nothing, of an unknown part or of another layer is a planner's mistake."""
-    for run in (Run(1, 7, 0, 1), Run(1, 0, 0, 0), Run(1, 0, -1, 1)):
+    for run in (SliceRun(1, 7, 0, 1), SliceRun(1, 0, 0, 0), SliceRun(1, 0, -1, 1)):
         with pytest.raises(ValueError, match="possible runs"):
             Load(1, (run,), 64)
     with pytest.raises(ValueError, match="3 reads"):
-        Load(1, (Run(1, 0, 0, 2),), 64, 3)
+        Load(1, (SliceRun(1, 0, 0, 2),), 64, 3)
     with pytest.raises(ValueError, match="load of layer 1"):
-        Load(1, (Run(0, 0, 0, 1),), 64)
+        Load(1, (SliceRun(0, 0, 0, 1),), 64)
     with pytest.raises(ValueError, match="load of layer 1"):
         Load(1, (), 64)
 
@@ -70,12 +70,12 @@ def test_tensors_and_extents_are_declared() -> None:
     with pytest.raises(ValueError, match="not unique"):
         Program((), (HIDDEN, HIDDEN))
     with pytest.raises(ValueError, match="not declared"):
-        Program((Segment((Step("cpu", Compute("layer", rows=Linear("rows"))),)),))
+        Program((Segment((Step("cpu", Compute("layer", rows=LinearExtent("rows"))),)),))
 
 
 def test_binding_makes_every_amount_a_number() -> None:
     """Extents are symbols until a run is known: rows, bytes of an exchange, shapes."""
-    send = Step("net:a->b", Exchange("hidden", Linear("tokens", 384 * 4, 8), "a", "b"))
+    send = Step("net:a->b", Exchange("hidden", LinearExtent("tokens", 384 * 4, 8), "a", "b"))
     program = Program((Segment((Step("a/cpu", LAYER), send), ("hidden",)),), (HIDDEN,))
     bound = bind(program, {"tokens": 10})
     assert bound.extents == ()
@@ -92,7 +92,7 @@ def two_devices() -> Program:
             Segment(
                 (
                     Step("a/cpu", Compute("heads", 0)),
-                    Step("b/io", Load(0, (Run(0, 0, 0, 4),), 256)),
+                    Step("b/io", Load(0, (SliceRun(0, 0, 0, 4),), 256)),
                     Step("b/cpu", Compute("heads", 0), after=(1,)),
                     Step("net:b->a", Exchange("part", 64, "b", "a"), after=(2,)),
                     Step("a/cpu", Compute("sum", 0), after=(0, 3)),
@@ -104,7 +104,7 @@ def two_devices() -> Program:
 
 def test_an_untimed_program_differs_by_its_latest_starts_alone() -> None:
     """Texts of a batch run the bits that were planned: they wait for every step that one text would skip."""
-    load = Load(0, (Run(0, 1, 0, 1),), 4096)
+    load = Load(0, (SliceRun(0, 1, 0, 1),), 4096)
     layer = Step("cpu", Compute("layer", 0, 1), (), (0,), 0.5)
     timed = one_segment(Step("io", load, latest_start_s=0.25), layer)
     assert timed.untimed == one_segment(Step("io", load), replace(layer, latest_start_s=None))
@@ -112,12 +112,12 @@ def test_an_untimed_program_differs_by_its_latest_starts_alone() -> None:
 
 def test_a_program_prints_as_stable_text(golden: Callable[[str, str], None]) -> None:
     """Programs are compared as text in reviews and golden files."""
-    keys = Tensor("keys", (Linear("tokens", 2), 64), 2)
-    load = Load(3, (Run(3, 0, 0, 12), Run(3, 1, 0, 12)), 442368)
+    keys = Tensor("keys", (LinearExtent("tokens", 2), 64), 2)
+    load = Load(3, (SliceRun(3, 0, 0, 12), SliceRun(3, 1, 0, 12)), 442368)
     steps = (
         Step("cpu", Compute("embed")),
         Step("io", load),
-        Step("io", Load(3, (Run(3, FULL, 2, 1),), 294912), (1,)),
+        Step("io", Load(3, (SliceRun(3, FULL, 2, 1),), 294912), (1,)),
         Step("cpu", LAYER, (1,), (2,), 0.0125),
     )
     network = two_devices().segments[0]
@@ -127,13 +127,13 @@ def test_a_program_prints_as_stable_text(golden: Callable[[str, str], None]) -> 
 
 def test_parts_of_a_tensor_meet_in_a_rectangle_or_not_at_all() -> None:
     """What one device has and another needs is an overlap; an empty message must not be sent."""
-    rows, heads = Part(4, 4, 0, 8), Part(0, 6, 2, 3)
-    assert rows.shared(heads) == Part(4, 2, 2, 3) == heads.shared(rows)
-    assert rows.shared(Part(0, 4, 0, 8)) is None
+    rows, heads = TensorPart(4, 4, 0, 8), TensorPart(0, 6, 2, 3)
+    assert rows.shared(heads) == TensorPart(4, 2, 2, 3) == heads.shared(rows)
+    assert rows.shared(TensorPart(0, 4, 0, 8)) is None
     assert part_of(range(3, 3), range(8)) is None
     assert str(Exchange("x", 24, "a", "b", rows.shared(heads))) == "send x[4:6, 2:5] a->b (24 B)"
     with pytest.raises(ValueError, match="empty"):
-        Part(0, 0, 0, 4)
+        TensorPart(0, 0, 0, 4)
 
 
 def test_a_bound_step_is_still_on_its_device() -> None:

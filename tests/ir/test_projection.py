@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from pliant.ir.partition import Mode
-from pliant.ir.program import Compute, Exchange, Load, Run, Segment, Step
+from pliant.ir.program import Compute, Exchange, Load, Segment, SliceRun, Step
 from pliant.ir.projection import joined, n_devices, project, takes_part
-from pliant.plan.split.split import layer_segment
+from pliant.plan.split.split_program import layer_segment
 from tests.plan.splits import MODES, bert, mobilebert, partition
 
 _TOKENS = 9
@@ -16,7 +16,7 @@ def two_devices() -> Segment:
     return Segment(
         (
             Step("a/cpu", Compute("heads", 0)),
-            Step("b/io", Load(0, (Run(0, 0, 0, 4),), 256)),
+            Step("b/io", Load(0, (SliceRun(0, 0, 0, 4),), 256)),
             Step("b/cpu", Compute("heads", 0), after=(1,)),
             Step("net:b->a", Exchange("part", 64, "b", "a"), after=(2,)),
             Step("a/cpu", Compute("sum", 0), after=(0, 3)),
@@ -52,7 +52,7 @@ def test_a_device_waits_at_a_barrier_for_itself_alone() -> None:
 
 def test_one_device_waits_at_a_barrier_for_all() -> None:
     """A program without names of devices has barriers that no lane passes early."""
-    segment = Segment((Step("io", Load(0, (Run(0, 0, 0, 4),), 256)), Step("cpu", Compute("layer", 0))))
+    segment = Segment((Step("io", Load(0, (SliceRun(0, 0, 0, 4),), 256)), Step("cpu", Compute("layer", 0))))
     assert [s.after for s in joined((segment, segment)).steps] == [(), (), (0, 1), (0, 1)]
     assert n_devices((segment, segment)) == 1
 

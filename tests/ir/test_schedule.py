@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
+from pliant.ir.capability import Capability, ClusterCost, Interface, Links, MessageOverhead
 from pliant.ir.cost import Span, SpanState, simulate
-from pliant.ir.program import Compute, Exchange, Load, Program, Run, Segment, Step
+from pliant.ir.program import Compute, Exchange, Load, Program, Segment, SliceRun, Step
 from pliant.ir.schedule import violations
-from pliant.ir.topology import Capability, ClusterCost, HandOver, Interface, Links
-from pliant.plan.split.split import split
+from pliant.plan.split.split_program import split
 from pliant.plan.split.stage_graphs import work_flops
 from tests.plan.splits import MODES, bert, partition
 
@@ -63,7 +63,7 @@ def test_what_begins_too_early_is_named(step: int, start_s: float, message: str)
 
 def test_what_did_not_run_is_not_judged() -> None:
     """A load that came too late was done without; a member that failed does not tell what it ran."""
-    load = Load(0, (Run(0, 0, 0, 1),), 4)
+    load = Load(0, (SliceRun(0, 0, 0, 1),), 4)
     program = Program((Segment((Step("io", load), Step("cpu", Compute("layer", 0), (0,)))),))
     cut = [Span(0, "io", 0.0, 2.0, SpanState.CUT), Span(1, "cpu", 1.0, 2.0)]
     assert not list(violations(program, cut))
@@ -81,8 +81,8 @@ def test_spans_of_other_steps_are_no_schedule() -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("seed", range(8))
-@pytest.mark.parametrize("handing", [HandOver(), HandOver(1e-4, 1e-8)])
-def test_what_is_predicted_is_a_schedule(mode: str, seed: int, handing: HandOver) -> None:
+@pytest.mark.parametrize("handing", [MessageOverhead(), MessageOverhead(1e-4, 1e-8)])
+def test_what_is_predicted_is_a_schedule(mode: str, seed: int, handing: MessageOverhead) -> None:
     """The simulation and the judge are written apart."""
     spec = bert(n_layers=3)
     made = partition(spec, mode, 4, 9, seed)  # type: ignore[arg-type]
@@ -100,8 +100,8 @@ REFINED = Program(
     (
         Segment(
             (
-                Step("io", Load(0, (Run(0, 0, 0, 1),), 8)),
-                Step("io", Load(0, (Run(0, 1, 0, 1),), 8), latest_start_s=2.0),
+                Step("io", Load(0, (SliceRun(0, 0, 0, 1),), 8)),
+                Step("io", Load(0, (SliceRun(0, 1, 0, 1),), 8), latest_start_s=2.0),
                 Step("cpu", Compute("layer", 0, 1, 1), (0,), (1,), 3.0),
             )
         ),

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from pliant.ir.capability import Capability, ClusterCost, Interface, Links, MessageOverhead, StageTimes
 from pliant.ir.cost import latency, simulate
 from pliant.ir.link import Link
 from pliant.ir.partition import Partition
-from pliant.ir.topology import Capability, ClusterCost, HandOver, Interface, Links, StageTimes
 from pliant.models.encoder.encoder_spec import EncoderSpec
-from pliant.plan.split.split import split
+from pliant.plan.split.split_program import split
 from pliant.plan.split.stage_graphs import work_flops
 
 
@@ -44,8 +44,8 @@ def handing(devices: dict[str, Capability], seed: int) -> dict[str, Capability]:
     """The same devices, whose threads take as long for messages as small stages take, or less."""
     rng = np.random.default_rng(seed)
 
-    def some() -> HandOver:
-        return HandOver(10 ** rng.uniform(-6, -4), 10 ** rng.uniform(-10, -8))
+    def some() -> MessageOverhead:
+        return MessageOverhead(10 ** rng.uniform(-6, -4), 10 ** rng.uniform(-10, -8))
 
     return {name: replace(device, send=some(), take=some()) for name, device in devices.items()}
 

@@ -4,7 +4,7 @@ import numpy as np
 
 from pliant.ir.cost import CostTable, LayerCost
 from pliant.ir.link import Link
-from pliant.plan.result import Budget
+from pliant.plan.plan import Budget
 from pliant.plan.submodel.shape import StoreShape
 
 

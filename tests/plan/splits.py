@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from pliant.ir.partition import Grid, Mode, Partition, Share
+from pliant.ir.partition import DeviceGrid, Mode, Partition, Share
 from pliant.models.encoder.encoder_spec import (
     EncoderLayer,
     EncoderSpec,
@@ -84,7 +84,7 @@ def _gridded(spec: EncoderSpec, names: list[str], tokens: int, rng: np.random.Ge
     placed = [names[i] for i in sorted(rng.choice(len(names), n, replace=False))]
     width = int(rng.choice([w for w in range(1, n + 1) if n % w == 0]))
     groups = tuple(tuple(placed[i : i + width]) for i in range(0, n, width))
-    grid = Grid(
+    grid = DeviceGrid(
         groups,
         tuple(cut(rng, spec.inner, width)),
         tuple(cut(rng, spec.inner, len(groups))),

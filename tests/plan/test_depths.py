@@ -15,7 +15,7 @@ from pliant.errors import BudgetError
 from pliant.ir.cost import CostTable, LayerCost
 from pliant.ir.link import Link
 from pliant.models.hf.checkpoint import open_checkpoint
-from pliant.plan.result import Budget, Plan
+from pliant.plan.plan import Budget, Plan
 from pliant.plan.submodel.baseline import load_and_execute, preload_model, standard_pipeline
 from pliant.plan.submodel.search import OURS, PAPER, plan
 from pliant.plan.submodel.shape import StoreShape, store_shape

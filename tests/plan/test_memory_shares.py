@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pliant.errors import BudgetError
-from pliant.plan.memory_shares import Holding, MemoryDemand, cost_s, divide
+from pliant.plan.memory_shares import MemoryDemand, MemoryOption, cost_s, divide
 
 
 @st.composite
@@ -17,7 +17,7 @@ def demands(draw: st.DrawFn) -> tuple[MemoryDemand, ...]:
     for i in range(draw(st.integers(1, 4))):
         sizes = sorted(draw(st.lists(st.integers(0, 12), min_size=1, max_size=4)))
         times = [draw(st.integers(0, 40)) / 8 for _ in sizes]
-        holdings = tuple(map(Holding, sizes, times))
+        holdings = tuple(map(MemoryOption, sizes, times))
         found.append(MemoryDemand(f"model{i}", holdings, draw(st.integers(0, 8)) / 4))
     return tuple(found)
 
@@ -47,7 +47,7 @@ def test_more_memory_is_never_worse(asked: tuple[MemoryDemand, ...], budget: int
 
 def test_what_saves_least_for_its_bytes_is_let_go_of_first() -> None:
     """Two models of one size: the one that is asked more often keeps what it holds."""
-    halves = (Holding(1, 2.0), Holding(2, 1.0), Holding(3, 0.0))
+    halves = (MemoryOption(1, 2.0), MemoryOption(2, 1.0), MemoryOption(3, 0.0))
     often, seldom = MemoryDemand("often", halves, 5.0), MemoryDemand("seldom", halves, 1.0)
     for budget, shares in ((6, (3, 3)), (5, (3, 2)), (4, (3, 1)), (3, (2, 1)), (2, (1, 1))):
         assert tuple(one.n_bytes for one in divide((often, seldom), budget)) == shares
@@ -56,8 +56,8 @@ def test_what_saves_least_for_its_bytes_is_let_go_of_first() -> None:
 
 def test_a_model_that_is_asked_gets_what_it_cannot_do_without() -> None:
     """However seldom it is asked: the others let go of what saves least."""
-    often = MemoryDemand("often", (Holding(1, 9.0), Holding(4, 1.0), Holding(6, 0.0)), 100.0)
-    seldom = MemoryDemand("seldom", (Holding(0, 1.0), Holding(5, 0.0)), 0.0)
+    often = MemoryDemand("often", (MemoryOption(1, 9.0), MemoryOption(4, 1.0), MemoryOption(6, 0.0)), 100.0)
+    seldom = MemoryDemand("seldom", (MemoryOption(0, 1.0), MemoryOption(5, 0.0)), 0.0)
     assert [one.n_bytes for one in divide((often, seldom), 9)] == [6, 0]
     assert [one.n_bytes for one in divide((often, seldom.at_least(5)), 9)] == [4, 5]
     assert [one.n_bytes for one in divide((often.at_most(5), seldom), 20)] == [4, 0]

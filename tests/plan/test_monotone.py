@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pliant.errors import BudgetError
 from pliant.ir.cost import CostTable
-from pliant.plan.result import Budget, Plan
+from pliant.plan.plan import Budget, Plan
 from pliant.plan.submodel.accuracy import AccuracyGrid
 from pliant.plan.submodel.search import plan
 from pliant.plan.submodel.shape import StoreShape

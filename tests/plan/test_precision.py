@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from pliant.errors import InputError
 from pliant.models.encoder.encoder_graph import ComputeDtype
-from pliant.plan.precision import Compute, Form, choose_form
+from pliant.plan.precision import ComputePrecision, PrecisionForm, choose_form
 
 FORMS = st.lists(
     st.builds(
-        Form,
+        PrecisionForm,
         compute=st.sampled_from(get_args(ComputeDtype)),
         weights=st.sampled_from(["fp32", 2, 6]),
         error=st.sampled_from([0.0, 0.001, 0.01, 0.3, float("inf"), float("nan")]),
@@ -27,7 +27,7 @@ FORMS = st.lists(
 
 @given(forms=FORMS, tolerance=st.sampled_from([0.0, 0.001, 0.02, 1.0]))
 def test_no_form_within_the_tolerance_is_better_than_the_chosen_one(
-    forms: list[Form], tolerance: float
+    forms: list[PrecisionForm], tolerance: float
 ) -> None:
     """By definition, over all forms; a form that is refused or not a number is none."""
     allowed = [form for form in forms if not form.refused and form.error <= tolerance]
@@ -50,10 +50,10 @@ def test_no_form_within_the_tolerance_is_better_than_the_chosen_one(
 def test_every_form_says_what_it_costs_or_why_it_cannot_run() -> None:
     """A person sees at a glance what a larger tolerance would give."""
     forms = (
-        Form("fp32", error=0.0, seconds=0.02, size=2.0, submodel="6x12"),
-        Form("bf16", refused="this processor lacks it"),
-        Form("int8", 6, error=0.03, seconds=0.004),
-        Form("int8", 1, error=0.0, seconds=0.004),
+        PrecisionForm("fp32", error=0.0, seconds=0.02, size=2.0, submodel="6x12"),
+        PrecisionForm("bf16", refused="this processor lacks it"),
+        PrecisionForm("int8", 6, error=0.03, seconds=0.004),
+        PrecisionForm("int8", 1, error=0.0, seconds=0.004),
     )
     assert choose_form(forms, 0.01, "m").reasons == (
         "compute auto: fp32 is the fastest form within a tolerance of 0.01 (m)",
@@ -68,9 +68,9 @@ def test_every_form_says_what_it_costs_or_why_it_cannot_run() -> None:
 def test_a_tolerance_that_is_no_error_is_refused(tolerance: Any) -> None:
     """The message names the value and an example."""
     with pytest.raises(InputError, match="is not an error bound; give a number such as"):
-        choose_form([Form("fp32", error=0.0)], tolerance, "m")
+        choose_form([PrecisionForm("fp32", error=0.0)], tolerance, "m")
 
 
 def test_what_can_be_asked_for_is_what_can_run_and_auto() -> None:
     """Two types say it, one for users and one for kernels."""
-    assert get_args(Compute) == (*get_args(ComputeDtype), "auto")
+    assert get_args(ComputePrecision) == (*get_args(ComputeDtype), "auto")

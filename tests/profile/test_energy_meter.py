@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pliant.profile.energy_meter import Meter, find_meters
+from pliant.profile.energy_meter import EnergyMeter, find_meters
 
 
 def counters(root: Path) -> Path:
@@ -47,7 +47,7 @@ def test_nothing_is_counted_twice(tmp_path: Path) -> None:
 
 def test_a_counter_that_began_anew_still_gives_what_was_spent() -> None:
     """RAPL's turn over within minutes under load."""
-    meter = Meter("x", Path("x"), 2_000_000)
+    meter = EnergyMeter("x", Path("x"), 2_000_000)
     assert meter.joules(500_000, 1_500_000) == pytest.approx(1.0)
     assert meter.joules(1_500_000, 500_000) == pytest.approx(1.0)
-    assert Meter("x", Path("x")).joules(1_500_000, 500_000) == 0.0
+    assert EnergyMeter("x", Path("x")).joules(1_500_000, 500_000) == 0.0

@@ -7,7 +7,7 @@ import pytest
 
 from pliant.errors import BudgetError
 from pliant.ir.device import DeviceProfile
-from pliant.plan.result import WHOLE_S
+from pliant.plan.plan import WHOLE_S
 from pliant.plan.submodel.plan_options import PlanOptions
 from pliant.run.submodel.plans.submodel_planner import SessionOptions
 from tests.run.conftest import OpenElastic

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pliant.errors import LaneError, StoreError
 from pliant.ir.cost import Span, SpanState
-from pliant.ir.program import Compute, Exchange, Load, Program, Run, Segment, Step
+from pliant.ir.program import Compute, Exchange, Load, Program, Segment, SliceRun, Step
 from pliant.run.execute import StepFunctions, execute
 from pliant.run.lanes import Lanes
 
@@ -21,7 +21,7 @@ PATIENCE_S = 30.0
 
 
 def load(layer: int, part: int = 0) -> Load:
-    return Load(layer, (Run(layer, part, 0, 1),), 64)
+    return Load(layer, (SliceRun(layer, part, 0, 1),), 64)
 
 
 def one_segment(*steps: Step) -> Program:
@@ -307,7 +307,7 @@ def test_a_lane_that_waits_keeps_nothing_of_its_last_step() -> None:
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_forked_child_runs_on_lanes_of_its_own() -> None:
     """The parent's threads do not exist there: a load handed to them would never end."""
-    step = Step("io", Load(0, (Run(0, 0, 0, 1),), 1, 1))
+    step = Step("io", Load(0, (SliceRun(0, 0, 0, 1),), 1, 1))
     with Lanes(("io",)) as lanes:
         assert _spans_of_load(lanes, step) == 1
         child = os.fork()

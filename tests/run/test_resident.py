@@ -13,7 +13,7 @@ from pliant.errors import BudgetError
 from pliant.ir.bitwidths import FULL_BITS
 from pliant.ir.cost import costs_of
 from pliant.ir.link import Link
-from pliant.plan.result import Plan
+from pliant.plan.plan import Plan
 from pliant.plan.submodel.accuracy import ExpectedAccuracy
 from pliant.plan.submodel.preload_set import held_bytes
 from pliant.plan.submodel.search import PAPER

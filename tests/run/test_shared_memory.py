@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 import pliant
 from pliant.errors import BudgetError, InputError, ModelError, StoreError
 from pliant.ir.endpoint import Request
-from pliant.plan.memory_shares import Holding
-from pliant.plan.result import WHOLE_S
+from pliant.plan.memory_shares import MemoryOption
+from pliant.plan.plan import WHOLE_S
 from pliant.run.array_sessions.recurrent_session import RecurrentSession
 from pliant.run.process_memory import MemoryBudget
 from pliant.run.submodel.elastic_session import ElasticSession
@@ -33,7 +33,7 @@ class Pretender:
     def __init__(self, name: str, budget: MemoryBudget, sizes: list[int], every: list["Pretender"]) -> None:
         self.name, self.held_bytes = name, 0
         self.budget, self.every = budget, every
-        self.holdings = tuple(Holding(n, float(sizes[-1] - n)) for n in sizes)
+        self.holdings = tuple(MemoryOption(n, float(sizes[-1] - n)) for n in sizes)
         self.held_bytes = budget.join(self, self.holdings)
         every.append(self)
         self.check()

@@ -6,11 +6,11 @@ from pathlib import Path
 from rich.console import Console
 
 from pliant.ir.cost import Span, SpanState
-from pliant.ir.program import Compute, Load, Program, Run, Segment, Step
+from pliant.ir.program import Compute, Load, Program, Segment, SliceRun, Step
 from pliant.ir.text.timeline_text import timeline_text
 from pliant.run.trace import compare_table, perfetto_trace, write_trace
 
-LOAD = Load(3, (Run(3, 0, 0, 12), Run(3, 6, 1, 1)), 100)
+LOAD = Load(3, (SliceRun(3, 0, 0, 12), SliceRun(3, 6, 1, 1)), 100)
 PROGRAM = Program(
     (Segment((Step("io", LOAD), Step("io", LOAD), Step("cpu", Compute("layer", 3, 12), (0,)))),)
 )

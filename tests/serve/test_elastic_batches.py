@@ -16,7 +16,7 @@ import pytest
 from pliant.ir.endpoint import Request
 from pliant.ir.reply import Reply
 from pliant.models.tokenizer import TokenizedInput
-from pliant.plan.result import WHOLE_S
+from pliant.plan.plan import WHOLE_S
 from pliant.run.process_memory import MemoryBudget
 from pliant.run.submodel.elastic_details import ElasticDetails
 from pliant.run.submodel.elastic_session import ElasticSession

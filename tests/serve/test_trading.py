@@ -17,8 +17,8 @@ from pliant.errors import BudgetError, NodeError
 from pliant.ir.curve import Curve
 from pliant.ir.endpoint import Estimate, Request, ServiceLevel
 from pliant.ir.reply import Reply
+from pliant.ir.times.level_selector import Level, LevelSelector
 from pliant.ir.times.timing import Timing
-from pliant.ir.times.trade import Level, Trade
 from pliant.route.choice.request_terms import Terms
 from tests.run.conftest import paper_profile
 from tests.serve.models import Upper, texts
@@ -35,7 +35,7 @@ class TwoWays:
 
     def __init__(self, mark: str, small_s: float, whole_s: float) -> None:
         ways = ((SMALL, small_s), (WHOLE, whole_s))
-        self.trade = Trade(Level(0, 1000, f"{a}", a, a, (Timing(s, s),) * 2) for a, s in ways)
+        self.trade = LevelSelector(Level(0, 1000, f"{a}", a, a, (Timing(s, s),) * 2) for a, s in ways)
         self.mark = mark
         self.deadlines: list[float | None] = []
 

@@ -20,13 +20,13 @@ from pliant.models.hf.checkpoint import Checkpoint, open_checkpoint, save_checkp
 from pliant.models.spec import ModelSpec
 from pliant.plan.submodel.io_plan import count_reads
 from pliant.plan.submodel.shape import store_shape
-from pliant.store.build import Progress, build
+from pliant.store.build import BuildProgress, build
 from pliant.store.coding.cut_slices import LINEARS, column_group_starts, cut
 from pliant.store.coding.encode_layer import to_precision
 from pliant.store.coding.planes import decode, unpack_planes
 from pliant.store.coding.quantize import Quantizer, quantize_table
 from pliant.store.manifest import put_importance
-from pliant.store.read import Run, Store, aligned_buffer, open_store
+from pliant.store.read import SliceRun, Store, aligned_buffer, open_store
 from pliant.store.store_files import DenseTable, verify
 from tests.tiny import random_tensors, tiny_spec, write_model
 
@@ -60,7 +60,7 @@ def wide_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
 
 def load(store: Store, layer: int, part: int) -> np.ndarray:
     """All slices of a part as uint8 [slices, bytes]."""
-    run = Run(layer, part, 0, store.spec.n_heads)
+    run = SliceRun(layer, part, 0, store.spec.n_heads)
     payload = np.empty(store.run_bytes(run), np.uint8)
     store.read(run, payload)
     return payload.reshape(store.spec.n_heads, -1)
@@ -212,7 +212,11 @@ def test_planned_reads_bring_in_every_run_and_nothing_twice(tiny_store: Store, d
         st.lists(
             st.integers(0, M - 1).flatmap(
                 lambda first: st.builds(
-                    Run, st.integers(0, 1), st.integers(0, FULL), st.just(first), st.integers(1, M - first)
+                    SliceRun,
+                    st.integers(0, 1),
+                    st.integers(0, FULL),
+                    st.just(first),
+                    st.integers(1, M - first),
                 )
             ),
             max_size=8,
@@ -238,7 +242,7 @@ def test_planned_reads_bring_in_every_run_and_nothing_twice(tiny_store: Store, d
 @pytest.mark.parametrize("k", [1, 2, 4, 6])
 def test_a_layer_at_a_uniform_bitwidth_is_one_read(minilm_store: Store, k: int) -> None:
     """STI's IO jobs are one per layer; the planes were laid out for that."""
-    runs = [Run(2, q, 0, minilm_store.spec.n_heads) for q in range(k)]
+    runs = [SliceRun(2, q, 0, minilm_store.spec.n_heads) for q in range(k)]
     (extent,) = minilm_store.plan_reads(runs)
     assert extent.n_bytes == sum(map(minilm_store.run_bytes, runs))
 
@@ -249,7 +253,10 @@ def test_the_planner_counts_the_reads_that_the_store_makes(wide_store: Store, da
     M = wide_store.spec.n_heads
     needs = st.lists(st.integers(0, 2**M - 1), min_size=FULL + 1, max_size=FULL + 1)
     runs = [
-        Run(1, part, s, 1) for part, mask in enumerate(data.draw(needs)) for s in range(M) if mask >> s & 1
+        SliceRun(1, part, s, 1)
+        for part, mask in enumerate(data.draw(needs))
+        for s in range(M)
+        if mask >> s & 1
     ]
     assert len(wide_store.plan_reads(runs)) == count_reads(store_shape(wide_store.spec), runs)
 
@@ -264,7 +271,7 @@ def test_six_bits_a_weight_hold_all_bitwidths(minilm_store: Store) -> None:
 def test_an_unaligned_buffer_is_refused(tiny_store: Store) -> None:
     """O_DIRECT would fail with a bare EINVAL."""
     buffer = aligned_buffer(1 << 20)
-    (extent,) = tiny_store.plan_reads([Run(0, FULL, 0, 4)])
+    (extent,) = tiny_store.plan_reads([SliceRun(0, FULL, 0, 4)])
     with pytest.raises(StoreError, match="aligned"):
         tiny_store.read_extent(extent, buffer, 64)
     with pytest.raises(StoreError, match="aligned"):
@@ -274,7 +281,13 @@ def test_an_unaligned_buffer_is_refused(tiny_store: Store) -> None:
 def test_runs_outside_the_store_are_refused(tiny_store: Store) -> None:
     """An index past the end must not read a neighbour's bytes."""
     buffer = np.empty(1 << 20, np.uint8)
-    for run in (Run(2, 0, 0, 1), Run(-1, 0, 0, 1), Run(0, 7, 0, 1), Run(0, 0, 3, 2), Run(0, 0, -1, 1)):
+    for run in (
+        SliceRun(2, 0, 0, 1),
+        SliceRun(-1, 0, 0, 1),
+        SliceRun(0, 7, 0, 1),
+        SliceRun(0, 0, 3, 2),
+        SliceRun(0, 0, -1, 1),
+    ):
         with pytest.raises(StoreError):
             tiny_store.read(run, buffer)
 
@@ -351,7 +364,7 @@ def test_importance_is_added_without_touching_weights(tiny_model: object, tmp_pa
 
 def test_progress_ends_at_its_total(tiny_model: object, tmp_path: Path) -> None:
     """A bar that stops at 90 % looks like a hang."""
-    seen: list[Progress] = []
+    seen: list[BuildProgress] = []
     build(open_checkpoint(tiny_model()), tmp_path / "s", on_progress=seen.append)  # type: ignore[operator]
     assert [p.done for p in seen] == list(range(seen[-1].total + 1))
 

@@ -20,7 +20,7 @@ from pliant.ir.program import FULL
 from pliant.models.hf.checkpoint import open_checkpoint
 from pliant.store.build import build, layer_layout
 from pliant.store.manifest import VERSION
-from pliant.store.read import Run, open_store
+from pliant.store.read import SliceRun, open_store
 from pliant.store.store_files import verify
 from tests.tiny import tiny_spec
 
@@ -61,7 +61,7 @@ def read_all(store: Path) -> None:
         s.embeddings.check(np.arange(s.spec.vocab))
         for layer in range(s.spec.n_layers):
             for part in range(FULL + 1):
-                run = Run(layer, part, 0, s.spec.n_heads)
+                run = SliceRun(layer, part, 0, s.spec.n_heads)
                 s.read(run, np.empty(s.run_bytes(run), np.uint8))
 
 
@@ -141,7 +141,7 @@ def test_a_file_truncated_after_opening_is_named(store: Path) -> None:
     """A read that comes back short must not leave old bytes in the buffer as weights."""
     with open_store(store) as s:
         os.truncate(store / "layer-00.safetensors", 8192)
-        run = Run(0, FULL, 0, 4)
+        run = SliceRun(0, FULL, 0, 4)
         with pytest.raises(StoreError, match=r"layer-00\.safetensors is truncated: layer 0, full fidelity"):
             s.read(run, np.empty(s.run_bytes(run), np.uint8))
 

@@ -16,12 +16,12 @@ from pliant.cluster.lead.choose_partition import make_chooser
 from pliant.cluster.lead.survey import survey_devices
 from pliant.cluster.member.local_stage_builder import SPARE_BYTES
 from pliant.cluster.session.cluster_details import ClusterDetails
+from pliant.ir.capability import Capability, Links
 from pliant.ir.partition import Partition, Share
 from pliant.ir.program import Exchange, value
 from pliant.ir.reply import Reply
-from pliant.ir.topology import Capability, Links
 from pliant.models.encoder.encoder_spec import EncoderSpec
-from pliant.plan.split.split import layer_segment
+from pliant.plan.split.split_program import layer_segment
 from pliant.plan.split.stage_graphs import weight_bytes
 from pliant.profile.system_memory import used_bytes
 from testbed import DeviceSpec, rate, why_not

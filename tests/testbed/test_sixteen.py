@@ -17,9 +17,9 @@ from pliant.cluster.net.connect_members import PORT
 from pliant.cluster.net.key import make_key
 from pliant.cluster.session.cluster_details import ClusterDetails
 from pliant.cluster.session.cluster_session import ClusterSession
+from pliant.ir.capability import Capability, Links
 from pliant.ir.partition import Mode, Partition
 from pliant.ir.reply import Reply
-from pliant.ir.topology import Capability, Links
 from pliant.models.encoder.encoder_spec import EncoderSpec
 from testbed import DeviceSpec, Network, why_not
 from testbed.hepti import start_worker

@@ -13,8 +13,8 @@ from pliant.ir.device import DeviceProfile
 from pliant.kernels.emit.isa import host_isa
 from pliant.models.encoder.encoder_graph import ComputeDtype
 from pliant.models.tokenizer import TokenizedInput, open_tokenizer
-from pliant.plan.precision import Form, PrecisionChoice, check_tolerance, choose_form
-from pliant.plan.result import Plan
+from pliant.plan.plan import Plan
+from pliant.plan.precision import PrecisionChoice, PrecisionForm, check_tolerance, choose_form
 from pliant.plan.submodel.accuracy import curves
 from pliant.run.submodel.engine import Engine
 from pliant.run.submodel.plans.submodel_planner import SessionOptions, planner_of
@@ -85,7 +85,7 @@ def _by_answers(
     plans: Mapping[ComputeDtype, Plan], measured: _AnswerErrors, tolerance: float, n_examples: int
 ) -> PrecisionChoice:
     forms = [
-        Form(
+        PrecisionForm(
             compute,
             error=measured.errors[compute],
             seconds=plan.latency_s,
@@ -125,7 +125,7 @@ def _by_accuracy(
         )
     best = max(net.values())
     forms = [
-        Form(c, error=best - net[c], seconds=plan.latency_s, submodel=f"{plan.n}x{plan.width}")
+        PrecisionForm(c, error=best - net[c], seconds=plan.latency_s, submodel=f"{plan.n}x{plan.width}")
         for c, plan in plans.items()
         if c in net
     ]

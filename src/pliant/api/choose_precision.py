@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from pliant.errors import InputError
-from pliant.ir.bitwidths import Weights
+from pliant.ir.bitwidths import WeightFormat
 from pliant.models.encoder.encoder_graph import ComputeDtype
 from pliant.plan.precision import choose_form
 from pliant.run.array_sessions.measure_forms import list_forms, measure_forms
@@ -31,10 +31,10 @@ def choose_precision(
             "compute='auto' compares answers to examples: give examples=[feeds, ...], some inputs of the "
             "model, or name the arithmetic: 'fp32', 'bf16' or 'int8'."
         )
-    own: Weights = "fp32" if options.weights == "auto" else options.weights
+    own: WeightFormat = "fp32" if options.weights == "auto" else options.weights
     forms = list_forms(options.weights, is_bounded=options.memory_bytes is not None)
 
-    def open_form(weights: Weights, compute: ComputeDtype) -> OnnxSession:
+    def open_form(weights: WeightFormat, compute: ComputeDtype) -> OnnxSession:
         return open_with(replace(options, weights=weights, compute=compute))
 
     with open_with(replace(options, weights=own, compute="fp32", memory_bytes=None)) as reference:

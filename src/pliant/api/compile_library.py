@@ -17,7 +17,7 @@ from pliant.errors import InputError
 from pliant.ir.device import DeviceProfile
 from pliant.models.encoder.encoder_graph import ComputeDtype
 from pliant.models.tokenizer import open_tokenizer
-from pliant.plan.result import Plan
+from pliant.plan.plan import Plan
 from pliant.profile.profile_cache import load_profile, why_unread
 from pliant.run.submodel.engine import runs_of
 from pliant.run.submodel.plans.submodel_planner import SessionOptions, planner_of

@@ -13,14 +13,14 @@ from pliant.api.resolve import Source, resolve
 from pliant.compiler.executable.call import Target
 from pliant.compiler.executable.image import Image, make_image
 from pliant.errors import InputError, ModelError
-from pliant.ir.bitwidths import Weights
+from pliant.ir.bitwidths import WeightFormat
 from pliant.ir.dilation import Dilation
 from pliant.ir.graph import Graph, TensorType
 from pliant.ir.port import Port, require_tensors
 from pliant.kernels.product.bf16_pairs import require_bf16
 from pliant.models.encoder.encoder_graph import ComputeDtype
 from pliant.models.onnx.onnx_file import open_onnx
-from pliant.plan.precision import TOLERANCE, Compute, check_compute
+from pliant.plan.precision import TOLERANCE, ComputePrecision, check_compute
 from pliant.quantities import parse_bytes
 from pliant.run.array_sessions.onnx_session import OnnxSession
 from pliant.run.batches.buckets import Buckets
@@ -39,8 +39,8 @@ def compile(
     without: Collection[str] = (),
     images: int = 8,
     schedule: ScheduleKind = "static",
-    weights: Weights = "fp32",
-    compute: Compute = "fp32",
+    weights: WeightFormat = "fp32",
+    compute: ComputePrecision = "fp32",
     examples: Sequence[FeedsLike] = (),
     tolerance: float = TOLERANCE,
     buckets: Mapping[str, Sequence[int]] | None = None,
@@ -133,7 +133,7 @@ def compile_image(
     dims: Mapping[str, int] | None = None,
     without: Collection[str] = (),
     schedule: ScheduleKind = "static",
-    weights: Weights = "fp32",
+    weights: WeightFormat = "fp32",
     compute: ComputeDtype = "fp32",
 ) -> tuple[Graph, Image, ScheduleReport | None]:
     """Return the graph after all passes, its image for `target` (any CPU), and its schedule.

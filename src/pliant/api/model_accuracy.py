@@ -3,10 +3,10 @@
 from pliant.api.model import CheckpointModel, Model, StoreModel
 from pliant.api.open_elastic import read_measurements
 from pliant.ir.bitwidths import FULL_BITS
-from pliant.plan.submodel.whole_accuracy import WholeAccuracy, whole_accuracy
+from pliant.plan.submodel.mixed_bits_accuracy import MixedBitsAccuracy, whole_accuracy
 
 
-def accuracy_of(model: Model) -> WholeAccuracy | None:
+def accuracy_of(model: Model) -> MixedBitsAccuracy | None:
     """Return the expected accuracy from the model's table; None if it was not measured.
 
     Raises StoreError, and InputError for a table that does not fit its model.

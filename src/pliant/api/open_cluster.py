@@ -26,7 +26,7 @@ from pliant.cluster.net.key import Key
 from pliant.cluster.session.cluster_session import ClusterSession
 from pliant.cluster.session.shared_primary import SharedPrimary
 from pliant.errors import ClusterError, MulticastError
-from pliant.ir.bitwidths import Weights
+from pliant.ir.bitwidths import WeightFormat
 from pliant.ir.dilation import Dilation, compute_alone
 from pliant.quantities import parse_seconds
 from pliant.settings import cache_folder, thread_count
@@ -60,7 +60,7 @@ class Cluster:
         mode: ModeOption = "auto",
         shares: ShareRule = "best",
         exchange: Coding = "fp32",
-        weights: Weights = "fp32",
+        weights: WeightFormat = "fp32",
         engine: Transport = "zmq",
         data_port: str | int | None = None,
         announce: bool = False,

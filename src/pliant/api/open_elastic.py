@@ -25,10 +25,10 @@ from pliant.ir.dilation import Dilation
 from pliant.models.encoder.encoder_graph import ComputeDtype
 from pliant.models.hf.checkpoint import open_checkpoint
 from pliant.models.spec import ModelSpec
+from pliant.plan.plan import Plan
 from pliant.plan.precision import TOLERANCE
-from pliant.plan.result import Plan
 from pliant.plan.submodel.baseline import load_and_execute, preload_model, standard_pipeline
-from pliant.profile.machine import cpu_model, frequency_limit
+from pliant.profile.cpu_info import cpu_model, frequency_limit
 from pliant.profile.measure_device import ProfileProgress, io_method, measure_device, subject_name
 from pliant.profile.profile_cache import (
     load_between,
@@ -43,7 +43,7 @@ from pliant.run.submodel.engine import Engine
 from pliant.run.submodel.plans.memory_split import memory_overhead, split_memory
 from pliant.run.submodel.plans.submodel_planner import SessionOptions, planner_of
 from pliant.settings import cache_folder
-from pliant.store.build import Progress, build
+from pliant.store.build import BuildProgress, build
 from pliant.store.coding.quantize import Quantizer
 from pliant.store.manifest import AccuracyTable, put_accuracy, put_importance
 from pliant.store.read import Store, open_store
@@ -198,7 +198,7 @@ def open_packed_store(
         except StoreError:
             shutil.rmtree(packed, ignore_errors=True)
 
-    def on_build(progress: Progress) -> None:
+    def on_build(progress: BuildProgress) -> None:
         on_progress(f"packing {directory.name}: {progress.what}", progress.done, progress.total)
 
     checkpoint = open_checkpoint(directory)

@@ -25,8 +25,8 @@ from pliant.errors import InputError, NodeError
 from pliant.ir.device import DeviceProfile
 from pliant.ir.dilation import Dilation, compute_alone
 from pliant.models.hf.config import ignored_head
-from pliant.plan.precision import TOLERANCE, Compute, check_compute
-from pliant.plan.result import WHOLE_S
+from pliant.plan.plan import WHOLE_S
+from pliant.plan.precision import TOLERANCE, ComputePrecision, check_compute
 from pliant.plan.submodel.plan_options import OURS, Depths, PlanOptions
 from pliant.quantities import parse_bytes, parse_seconds
 from pliant.run.array_sessions.recurrent_session import RecurrentSession
@@ -38,7 +38,7 @@ from pliant.store.coding.quantize import Quantizer
 
 if TYPE_CHECKING:
     from pliant.api.open_cluster import Cluster
-    from pliant.ir.bitwidths import Weights
+    from pliant.ir.bitwidths import WeightFormat
     from pliant.serve.node.routing import Routing
 
 
@@ -57,12 +57,12 @@ def open(
     threads: int | None = None,
     anytime: bool = True,
     best_effort: bool = False,
-    compute: Compute = "fp32",
+    compute: ComputePrecision = "fp32",
     examples: Sequence[Any] = (),
     tolerance: float = TOLERANCE,
     profile: DeviceProfile | None = None,
     memory: Memory | None = None,
-    weights: "Weights" = "fp32",
+    weights: "WeightFormat" = "fp32",
     dilation: Dilation = Dilation(),  # noqa: B008 - frozen
     plan: PlanOptions = OURS,
     depths: Depths | None = None,
@@ -200,7 +200,7 @@ def open(
 
 
 def _precision_options(
-    compute: Compute, examples: Sequence[Any], tolerance: float
+    compute: ComputePrecision, examples: Sequence[Any], tolerance: float
 ) -> PrecisionOptions | None:
     """Return how to choose a text encoder's arithmetic; None if it is given."""
     check_compute(compute, examples)

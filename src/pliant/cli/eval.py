@@ -23,7 +23,7 @@ from pliant.elastic.evaluate.intervals import accuracy
 from pliant.errors import InputError
 from pliant.ir.times.timing import is_in_time
 from pliant.models.examples import read_examples
-from pliant.plan.submodel.submodel import Cut
+from pliant.plan.submodel.submodel import CutReason
 from pliant.quantities import format_bytes, format_seconds
 from pliant.run.session.session import Session
 from pliant.run.session.text_session import TextSession
@@ -231,6 +231,6 @@ def _submodels(values: dict[str, Any]) -> str:
     )
 
 
-def _ran(submodel: list[int], cut: Cut, n: int) -> str:
+def _ran(submodel: list[int], cut: CutReason, n: int) -> str:
     untrained = ", untrained" if cut == "untrained" else ""
     return f"{submodel[0]}x{submodel[1]} ({n}{untrained})"

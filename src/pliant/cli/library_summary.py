@@ -9,7 +9,7 @@ from pliant.api.compile_library import LibraryReport
 from pliant.cli.shared.show import console, print_json
 from pliant.compiler.aot.model.library import LibrarySizes
 from pliant.kernels.emit.isa import Isa, host_isa
-from pliant.plan.result import Plan
+from pliant.plan.plan import Plan
 from pliant.quantities import format_bytes, format_seconds
 
 

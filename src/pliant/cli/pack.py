@@ -14,7 +14,7 @@ from pliant.api.resolve import resolve
 from pliant.cli.shared.show import print_json, progress_bar
 from pliant.cli.shared.verb_options import Json, numbers, shipped
 from pliant.elastic.evaluate.accuracy_grid import measure_grid
-from pliant.elastic.evaluate.answers import Labelled, spread
+from pliant.elastic.evaluate.labelled_inputs import LabelledInput, spread
 from pliant.elastic.importance import ablate, first_order
 from pliant.errors import InputError
 from pliant.ir.bitwidths import BITS, FULL_BITS, LOWEST_BITS
@@ -24,7 +24,7 @@ from pliant.models.spec import ModelSpec
 from pliant.models.tokenizer import encode_example, open_tokenizer
 from pliant.quantities import format_bytes
 from pliant.run.submodel.engine import Engine
-from pliant.store.build import Progress, build
+from pliant.store.build import BuildProgress, build
 from pliant.store.manifest import AccuracyTable, Manifest, put_accuracy, put_importance, read_manifest
 from pliant.store.read import open_store
 
@@ -91,7 +91,7 @@ def pack(args: PackArguments) -> None:
     known = _accuracy_given(args.accuracy, args.accuracy_examples, checkpoint.spec)
     with progress_bar() as on_progress:
 
-        def on_build(progress: Progress) -> None:
+        def on_build(progress: BuildProgress) -> None:
             on_progress(f"packing: {progress.what}", progress.done, progress.total)
 
         build(
@@ -223,9 +223,9 @@ def _engine(store: Path) -> Iterator[Engine]:
         yield engine
 
 
-def _labelled(engine: Engine, given: _LabelledExamples) -> tuple[Labelled, ...]:
+def _labelled(engine: Engine, given: _LabelledExamples) -> tuple[LabelledInput, ...]:
     tokenizer = open_tokenizer(engine.store.path, engine.spec)
-    return tuple(Labelled(encode_example(tokenizer, e), e.label) for e in given.examples)
+    return tuple(LabelledInput(encode_example(tokenizer, e), e.label) for e in given.examples)
 
 
 def _join(values: tuple[int, ...]) -> str:

@@ -12,8 +12,8 @@ from pliant.cli.shared.refuse_options import refuse_options
 from pliant.cli.shared.show import print_json, progress_bar
 from pliant.cli.shared.verb_options import Json, SessionArguments, System, resolve_for
 from pliant.ir.text.program_text import program_text
-from pliant.plan.picture import draw_plan
-from pliant.plan.result import Plan
+from pliant.plan.plan import Plan
+from pliant.plan.plan_figure import draw_plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -78,9 +78,9 @@ def stretch(args: StretchArguments) -> None:
     if args.plot is not None:
         check_picture(args.plot)
     try:
+        from pliant.elastic.accuracy_counts import as_json, as_table
         from pliant.elastic.progress import shown_progress
         from pliant.elastic.stretch import stretch as run_stretch
-        from pliant.elastic.trained_grid import as_json, as_table
     except ImportError as error:
         raise InputError(f"stretching needs torch ({error}): pip install 'pliant[train]'.") from error
     with shown_progress(Console(stderr=True)) as watch:

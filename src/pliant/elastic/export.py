@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from pliant.elastic.network import Weights
+from pliant.elastic.network import TensorMap
 from pliant.models.hf.checkpoint import WORD, Checkpoint, save_checkpoint
 from pliant.models.spec import ModelSpec, tensor_shapes
 from pliant.store.coding.quantize import quantize_table
@@ -18,7 +18,7 @@ def load_weights(checkpoint: Checkpoint) -> dict[str, torch.Tensor]:
 
 
 def write_weights(
-    out: Path, spec: ModelSpec, weights: Weights, tokenizer_from: Path, is_compact: bool = False
+    out: Path, spec: ModelSpec, weights: TensorMap, tokenizer_from: Path, is_compact: bool = False
 ) -> Path:
     """Write the weights as a Hugging Face directory: float32, or half precision with 6-bit word embeddings.
 

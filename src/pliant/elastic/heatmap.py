@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pliant.errors import InputError
 
 if TYPE_CHECKING:  # the command line checks a picture's name without importing torch
-    from pliant.elastic.trained_grid import Grid
+    from pliant.elastic.accuracy_counts import AccuracyCounts
 
 ENDINGS = (".svg", ".png", ".pdf")
 
@@ -22,7 +22,7 @@ def check_picture(path: Path) -> None:
         raise InputError("a heat map needs matplotlib: pip install 'pliant[plot]'.")
 
 
-def draw_grid(grid: "Grid", path: Path, title: str) -> Path:
+def draw_grid(grid: "AccuracyCounts", path: Path, title: str) -> Path:
     """Write accuracy in per cent over layers (rows) and slices (columns) as a picture to `path`.
 
     The suffix determines the format. Raises InputError as `check_picture` does.

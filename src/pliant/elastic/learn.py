@@ -16,8 +16,8 @@ from typing import Any, Protocol
 
 import torch
 
-from pliant.elastic.batches import Sample, collate, shuffled
-from pliant.elastic.network import Batch, Weights
+from pliant.elastic.network import TensorMap, TokenBatch
+from pliant.elastic.training_batches import Sample, collate, shuffled
 from pliant.errors import InputError
 
 WORD = "embeddings.word"
@@ -26,11 +26,11 @@ _DECAY = 0.01
 _LARGEST_NORM = 1.0
 
 
-class Objective(Protocol):
+class LossFunction(Protocol):
     """The function that a stage minimises."""
 
     def __call__(
-        self, weights: Weights, batch: Batch, step_seed: str, worker_seed: int
+        self, weights: TensorMap, batch: TokenBatch, step_seed: str, worker_seed: int
     ) -> Iterator[torch.Tensor]:
         """Yield the losses of one part of a batch, one at a time so that each graph is freed before the next.
 
@@ -40,7 +40,7 @@ class Objective(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class TrainingStage:
     """One stage's name, length, batch and rate; `is_whole` trains the embeddings too."""
 
     name: str
@@ -51,7 +51,7 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class TrainingSettings:
     """The settings shared by all stages."""
 
     seed: int
@@ -96,11 +96,11 @@ def n_steps(n_samples: int, batch: int, epochs: float) -> int:
 
 
 def learn(
-    stage: Stage,
-    start: Weights,
+    stage: TrainingStage,
+    start: TensorMap,
     samples: Sequence[Sample],
-    schedule: Schedule,
-    objective: Objective,
+    schedule: TrainingSettings,
+    objective: LossFunction,
     saved: Mapping[str, Any] | None,
     on_save: Callable[[dict[str, Any]], None],
     on_step: Callable[[int, float], None],
@@ -161,7 +161,7 @@ def learn(
 
 
 def _steps(
-    stage: Stage, samples: Sequence[Sample], schedule: Schedule, first: int
+    stage: TrainingStage, samples: Sequence[Sample], schedule: TrainingSettings, first: int
 ) -> Iterator[tuple[int, list[int]]]:
     """Yield (step, indices) from step `first` on; an epoch's order depends on seed, stage and epoch."""
     per_epoch = -(-len(samples) // stage.batch)
@@ -174,8 +174,8 @@ def _steps(
 
 
 def _gradients(
-    objective: Objective,
-    weights: Weights,
+    objective: LossFunction,
+    weights: TensorMap,
     trained: Sequence[str],
     samples: Sequence[Sample],
     share: float,
@@ -201,7 +201,7 @@ def _sum(total: torch.Tensor | None, more: torch.Tensor | None) -> torch.Tensor 
 
 
 def _apply(
-    results: Sequence[tuple[float, list[torch.Tensor | None]]], weights: Weights, trained: Sequence[str]
+    results: Sequence[tuple[float, list[torch.Tensor | None]]], weights: TensorMap, trained: Sequence[str]
 ) -> float:
     """Set the clipped gradient of the whole batch, summed in the order of its parts; return its loss."""
     for i, name in enumerate(trained):
@@ -213,7 +213,7 @@ def _apply(
     return sum(value for value, _ in results)
 
 
-def _optimizers(weights: Weights, trained: Sequence[str], rate: float) -> list[torch.optim.Optimizer]:
+def _optimizers(weights: TensorMap, trained: Sequence[str], rate: float) -> list[torch.optim.Optimizer]:
     dense = [weights[n] for n in trained if n != WORD]
     groups = [
         {"params": [w for w in dense if w.ndim > 1], "weight_decay": _DECAY},
@@ -225,14 +225,14 @@ def _optimizers(weights: Weights, trained: Sequence[str], rate: float) -> list[t
     return optimizers
 
 
-def _set_rate(optimizers: Sequence[torch.optim.Optimizer], stage: Stage, step: int) -> None:
+def _set_rate(optimizers: Sequence[torch.optim.Optimizer], stage: TrainingStage, step: int) -> None:
     rate = stage.rate * min((step + 1) / (_WARM_UP * stage.n_steps), 1.0 - step / stage.n_steps, 1.0)
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group["lr"] = rate
 
 
-def _follow(average: Weights, weights: Weights, trained: Sequence[str], keep: float) -> None:
+def _follow(average: TensorMap, weights: TensorMap, trained: Sequence[str], keep: float) -> None:
     """Move the average towards the weights; `keep` rises from 0.1, so that the start is soon forgotten."""
     with torch.no_grad():
         targets = [weights[n].detach() for n in trained]

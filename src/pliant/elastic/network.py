@@ -9,11 +9,11 @@ from torch.nn import functional
 
 from pliant.models.spec import ModelSpec
 
-Weights = Mapping[str, torch.Tensor]
+TensorMap = Mapping[str, torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class TokenBatch:
     """Token ids and types [B, T], tokens per row [B] and labels [B]; `is_padded` if some rows are short."""
 
     ids: torch.Tensor
@@ -32,7 +32,7 @@ class Gates:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class SubmodelOutput:
     """Logits [B, labels] and, for every layer that ran, its output [B, T, hidden]."""
 
     logits: torch.Tensor
@@ -53,7 +53,7 @@ class Dropout:
         return x * mask.div_(self._keep)
 
 
-def embed(spec: ModelSpec, weights: Weights, batch: Batch, is_sparse: bool = False) -> torch.Tensor:
+def embed(spec: ModelSpec, weights: TensorMap, batch: TokenBatch, is_sparse: bool = False) -> torch.Tensor:
     """Return the first layer's input [B, T, hidden]; `is_sparse` makes the word table's gradient sparse."""
     n_tokens = batch.ids.shape[1]
     x = functional.embedding(batch.ids, weights["embeddings.word"], sparse=is_sparse)
@@ -69,14 +69,14 @@ def embed(spec: ModelSpec, weights: Weights, batch: Batch, is_sparse: bool = Fal
 
 def forward(
     spec: ModelSpec,
-    weights: Weights,
-    batch: Batch,
+    weights: TensorMap,
+    batch: TokenBatch,
     x: torch.Tensor,
     layers: Sequence[int],
     width: int,
     gates: Gates | None = None,
     dropout: Dropout | None = None,
-) -> Answer:
+) -> SubmodelOutput:
     """Run `layers` at `width` slices on embedded input `x`, mean over tokens, classify."""
     mask = _token_mask(batch, x.dtype)
     bias = None if mask is None else ((mask - 1.0) * 1e9)[:, None, None, :]
@@ -86,22 +86,22 @@ def forward(
         hidden.append(x)
     pooled = x.mean(1) if mask is None else (x * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
     logits = functional.linear(pooled, weights["head.classifier.weight"], weights["head.classifier.bias"])
-    return Answer(logits, hidden)
+    return SubmodelOutput(logits, hidden)
 
 
-def token_weights(batch: Batch) -> torch.Tensor:
+def token_weights(batch: TokenBatch) -> torch.Tensor:
     """1 for real tokens, 0 for padding, [B, T] float32."""
     at = torch.arange(batch.ids.shape[1])
     return (at < batch.lengths[:, None]).float()
 
 
-def _token_mask(batch: Batch, dtype: torch.dtype) -> torch.Tensor | None:
+def _token_mask(batch: TokenBatch, dtype: torch.dtype) -> torch.Tensor | None:
     return token_weights(batch).to(dtype) if batch.is_padded else None
 
 
 def _layer(
     spec: ModelSpec,
-    weights: Weights,
+    weights: TensorMap,
     layer: int,
     width: int,
     x: torch.Tensor,
@@ -123,7 +123,7 @@ def _layer(
 
 def _attention(
     spec: ModelSpec,
-    weights: Weights,
+    weights: TensorMap,
     prefix: str,
     width: int,
     x: torch.Tensor,
@@ -157,6 +157,6 @@ def _activate(spec: ModelSpec, x: torch.Tensor) -> torch.Tensor:
             return torch.tanh(x)
 
 
-def _norm(spec: ModelSpec, weights: Weights, name: str, x: torch.Tensor) -> torch.Tensor:
+def _norm(spec: ModelSpec, weights: TensorMap, name: str, x: torch.Tensor) -> torch.Tensor:
     scale, shift = weights[name + ".weight"], weights[name + ".bias"]
     return functional.layer_norm(x, scale.shape, scale, shift, spec.norm_eps)

@@ -7,7 +7,15 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional
 
-from pliant.elastic.network import Answer, Batch, Dropout, Weights, embed, forward, token_weights
+from pliant.elastic.network import (
+    Dropout,
+    SubmodelOutput,
+    TensorMap,
+    TokenBatch,
+    embed,
+    forward,
+    token_weights,
+)
 from pliant.models.spec import ModelSpec, picked_layers
 
 # Outputs of layers below the last have less weight: a shallow or narrow submodel may deviate from them.
@@ -15,14 +23,14 @@ _BELOW_LAST = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Tune:
+class TuningLoss:
     """Cross-entropy of the whole model on the labels."""
 
     spec: ModelSpec
     dropout: float
 
     def __call__(
-        self, weights: Weights, batch: Batch, step_seed: str, worker_seed: int
+        self, weights: TensorMap, batch: TokenBatch, step_seed: str, worker_seed: int
     ) -> Iterator[torch.Tensor]:
         drop = Dropout(self.dropout, worker_seed)
         x = drop(embed(self.spec, weights, batch, is_sparse=True))
@@ -32,7 +40,7 @@ class Tune:
 
 
 @dataclass(frozen=True, slots=True)
-class Distil:
+class DistillationLoss:
     """Soft labels and hidden states of a frozen teacher with the same embeddings, for several submodels.
 
     DynaBERT (Hou et al. 2020), equations 2 to 4. `label_share` is the weight of cross-entropy on the true
@@ -40,14 +48,14 @@ class Distil:
     """
 
     spec: ModelSpec
-    teacher: Weights
+    teacher: TensorMap
     temperature: float
     hidden_weight: float
     n_random: int
     label_share: float
 
     def __call__(
-        self, weights: Weights, batch: Batch, step_seed: str, worker_seed: int
+        self, weights: TensorMap, batch: TokenBatch, step_seed: str, worker_seed: int
     ) -> Iterator[torch.Tensor]:
         spec = self.spec
         mask = token_weights(batch)
@@ -62,13 +70,13 @@ class Distil:
             hard = functional.cross_entropy(answer.logits, batch.labels)
             yield (1 - self.label_share) * soft + self.label_share * hard + self.hidden_weight * hidden
 
-    def _soft(self, answer: Answer, taught: Answer) -> torch.Tensor:
+    def _soft(self, answer: SubmodelOutput, taught: SubmodelOutput) -> torch.Tensor:
         t = self.temperature
         target = (taught.logits / t).softmax(1)
         return functional.cross_entropy(answer.logits / t, target) * t * t
 
     def _hidden(
-        self, answer: Answer, taught: Answer, layers: tuple[int, ...], mask: torch.Tensor
+        self, answer: SubmodelOutput, taught: SubmodelOutput, layers: tuple[int, ...], mask: torch.Tensor
     ) -> torch.Tensor:
         """The mean squared difference over real tokens: the last layer, and a small weight on lower ones."""
         scale = 1.0 / (mask.sum() * self.spec.hidden)

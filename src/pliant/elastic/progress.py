@@ -13,12 +13,12 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from pliant.elastic.watch import Watch
+from pliant.elastic.callbacks import TrainingCallbacks
 
 
 @contextmanager
-def shown_progress(console: Console) -> Iterator[Watch]:
-    """Yield a Watch that draws on `console`; the loss is smoothed over about 50 steps."""
+def shown_progress(console: Console) -> Iterator[TrainingCallbacks]:
+    """Yield callbacks that draw on `console`; the loss is smoothed over about 50 steps."""
     columns = (
         TextColumn("{task.description:8}"),
         BarColumn(),
@@ -37,4 +37,4 @@ def shown_progress(console: Console) -> Iterator[Watch]:
                 tasks[stage] = progress.add_task(stage, total=total, loss=loss)
             progress.update(tasks[stage], completed=done, loss=losses[stage])
 
-        yield Watch(on_step, console.print)
+        yield TrainingCallbacks(on_step, console.print)

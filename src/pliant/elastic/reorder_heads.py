@@ -9,11 +9,11 @@ from collections.abc import Iterable
 import torch
 from torch.nn import functional
 
-from pliant.elastic.network import Batch, Gates, Weights, embed, forward
+from pliant.elastic.network import Gates, TensorMap, TokenBatch, embed, forward
 from pliant.models.spec import ModelSpec
 
 
-def measure(spec: ModelSpec, weights: Weights, batches: Iterable[Batch]) -> Gates:
+def measure(spec: ModelSpec, weights: TensorMap, batches: Iterable[TokenBatch]) -> Gates:
     """The summed |dL/dg| of every head [N, M] and neuron [N, ffn] over labelled batches (at least one)."""
     gates = Gates(
         torch.ones(spec.n_layers, spec.n_heads, requires_grad=True),
@@ -31,7 +31,7 @@ def measure(spec: ModelSpec, weights: Weights, batches: Iterable[Batch]) -> Gate
     return total
 
 
-def reorder(spec: ModelSpec, weights: Weights, importance: Gates) -> dict[str, torch.Tensor]:
+def reorder(spec: ModelSpec, weights: TensorMap, importance: Gates) -> dict[str, torch.Tensor]:
     """Return the same model with its heads and neurons sorted by importance, most important first.
 
     Rows of query, key, value and up, and columns of output and down, move together, so the full model

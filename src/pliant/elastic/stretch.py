@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from pliant.elastic.batches import Sample, collate, shuffled, tokenise
+from pliant.elastic.accuracy_counts import AccuracyCounts, as_json, measure_grid
+from pliant.elastic.callbacks import TrainingCallbacks
 from pliant.elastic.export import load_weights, write_weights
-from pliant.elastic.learn import Schedule, Stage, StateFile, learn, n_steps
-from pliant.elastic.network import Weights
-from pliant.elastic.objectives import Distil, Tune
+from pliant.elastic.learn import StateFile, TrainingSettings, TrainingStage, learn, n_steps
+from pliant.elastic.network import TensorMap
+from pliant.elastic.objectives import DistillationLoss, TuningLoss
 from pliant.elastic.reorder_heads import measure, reorder
 from pliant.elastic.stretch_options import StretchOptions
-from pliant.elastic.trained_grid import Grid, as_json, measure_grid
-from pliant.elastic.watch import Watch
+from pliant.elastic.training_batches import Sample, collate, shuffled, tokenise
 from pliant.errors import ModelError
 from pliant.models.examples import label_names, read_examples
 from pliant.models.hf.checkpoint import Checkpoint, open_checkpoint
@@ -35,21 +35,21 @@ _RANKING_BATCHES = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class StretchReport:
     """The model's path and its accuracy on `dev`; `teacher` is the accuracy before stretching."""
 
     out: Path
-    grid: Grid
+    grid: AccuracyCounts
     teacher: float
 
 
-def stretch(options: StretchOptions, watch: Watch | None = None) -> Report:
+def stretch(options: StretchOptions, watch: TrainingCallbacks | None = None) -> StretchReport:
     """Run all stages, or the rest of an interrupted run, and write the elastic model to `options.out`.
 
     Raises ModelError for an unusable model or an existing target, InputError for invalid TSVs or for the
     state of a run with other options. The accuracy grid is written to `elastic.json` beside the weights.
     """
-    watch = watch or Watch()
+    watch = watch or TrainingCallbacks()
     is_resumed = state_path(options).exists()
     for target in (options.out, options.teacher):
         # A run interrupted while it wrote its results has already written the complete teacher.
@@ -96,42 +96,42 @@ def state_path(options: StretchOptions) -> Path:
 
 
 @dataclass(frozen=True, slots=True)
-class _Progress:
+class _TrainingState:
     """A run between two stages: `stage` is the next one, `learned` its saved state."""
 
     stage: int
-    weights: Weights
-    teacher: Weights
+    weights: TensorMap
+    teacher: TensorMap
     learned: dict[str, Any] | None = None
 
 
 def _train(
     options: StretchOptions,
     spec: ModelSpec,
-    start: Weights,
+    start: TensorMap,
     train: Sequence[Sample],
     state: StateFile,
-    watch: Watch,
-) -> _Progress:
+    watch: TrainingCallbacks,
+) -> _TrainingState:
     """Run all stages, from the saved state on if there is one."""
     stages = _stages(options, len(train))
     saved = state.load()
-    at = _Progress(0, start, start) if saved is None else _Progress(**saved)
+    at = _TrainingState(0, start, start) if saved is None else _TrainingState(**saved)
     while at.stage < len(stages):
         weights = _learn(options, spec, stages[at.stage], at, train, state, watch)
         if at.stage == 0:
             weights = _rank(options, spec, weights, train)
             watch.on_note("tuned; heads and neurons are in order of importance")
-        at = _Progress(at.stage + 1, weights, weights if at.stage == 0 else at.teacher)
+        at = _TrainingState(at.stage + 1, weights, weights if at.stage == 0 else at.teacher)
         _save(state, at)
     return at
 
 
-def _stages(options: StretchOptions, n_samples: int) -> tuple[Stage, ...]:
+def _stages(options: StretchOptions, n_samples: int) -> tuple[TrainingStage, ...]:
     first, then = options.batch, options.distil_batch or options.batch
 
-    def stage(name: str, epochs: float, batch: int, rate: float, is_whole: bool) -> Stage:
-        return Stage(name, n_steps(n_samples, batch, epochs), batch, rate, is_whole)
+    def stage(name: str, epochs: float, batch: int, rate: float, is_whole: bool) -> TrainingStage:
+        return TrainingStage(name, n_steps(n_samples, batch, epochs), batch, rate, is_whole)
 
     return (
         stage("tune", options.tune_epochs, first, options.rate, is_whole=True),
@@ -143,19 +143,19 @@ def _stages(options: StretchOptions, n_samples: int) -> tuple[Stage, ...]:
 def _learn(
     options: StretchOptions,
     spec: ModelSpec,
-    stage: Stage,
-    at: _Progress,
+    stage: TrainingStage,
+    at: _TrainingState,
     train: Sequence[Sample],
     state: StateFile,
-    watch: Watch,
-) -> Weights:
-    objective: Tune | Distil = Tune(spec, options.dropout)
+    watch: TrainingCallbacks,
+) -> TensorMap:
+    objective: TuningLoss | DistillationLoss = TuningLoss(spec, options.dropout)
     if at.stage > 0:
         share = 0.0 if at.stage == 1 else _LABEL_SHARE
-        objective = Distil(
+        objective = DistillationLoss(
             spec, at.teacher, options.temperature, options.hidden_weight, options.n_random, share
         )
-    schedule = Schedule(options.seed, options.workers, options.average, options.save_every_s)
+    schedule = TrainingSettings(options.seed, options.workers, options.average, options.save_every_s)
     return learn(
         stage,
         at.weights,
@@ -168,7 +168,7 @@ def _learn(
     )
 
 
-def _save(state: StateFile, at: _Progress) -> None:
+def _save(state: StateFile, at: _TrainingState) -> None:
     state.save(
         {
             "stage": at.stage,
@@ -180,7 +180,7 @@ def _save(state: StateFile, at: _Progress) -> None:
 
 
 def _rank(
-    options: StretchOptions, spec: ModelSpec, weights: Weights, train: Sequence[Sample]
+    options: StretchOptions, spec: ModelSpec, weights: TensorMap, train: Sequence[Sample]
 ) -> dict[str, torch.Tensor]:
     order = shuffled(train, options.batch, f"{options.seed}/rank")[:_RANKING_BATCHES]
     importance = measure(spec, weights, (collate([train[i] for i in batch]) for batch in order))
@@ -188,8 +188,8 @@ def _rank(
 
 
 def _finish(
-    options: StretchOptions, spec: ModelSpec, done: _Progress, dev: Sequence[Sample], state: StateFile
-) -> Report:
+    options: StretchOptions, spec: ModelSpec, done: _TrainingState, dev: Sequence[Sample], state: StateFile
+) -> StretchReport:
     """Write the models and measure them as read back."""
     whole = replace(spec, widths=(spec.n_heads,), depths=None)
     gold = measure_grid(whole, done.teacher, dev, depths=(spec.n_layers,))
@@ -199,7 +199,7 @@ def _finish(
     shutil.rmtree(partial, ignore_errors=True)  # left by a run interrupted while it measured
     write_weights(partial, spec, done.weights, options.model, options.is_compact)
     grid = measure_grid(spec, load_weights(open_checkpoint(partial)), dev)
-    report = Report(options.out, grid, gold.accuracy(spec.n_layers, spec.n_heads))
+    report = StretchReport(options.out, grid, gold.accuracy(spec.n_layers, spec.n_heads))
     contents = {"dev": as_json(grid), "teacher_accuracy": report.teacher}
     (partial / "elastic.json").write_text(json.dumps(contents, indent=2) + "\n", encoding="utf-8")
     os.replace(partial, options.out)

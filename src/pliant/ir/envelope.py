@@ -32,7 +32,7 @@ class Envelope(msgspec.Struct, Generic[Body], frozen=True, array_like=True):
     body: Body
 
 
-class BadEnvelope(Exception):  # noqa: N818
+class EnvelopeError(Exception):
     """Raised for bytes that are not a message, or of a non-neighbouring version (`is_other_version`)."""
 
     def __init__(self, why: str, *, is_other_version: bool = False) -> None:
@@ -62,7 +62,7 @@ def encode(envelope: Envelope[Any]) -> bytes:
 
 
 @final
-class Kinds(Generic[Body]):
+class EnvelopeDecoder(Generic[Body]):
     """Decodes envelopes with bodies of `union`; a kind of a later version is decoded as `unknown`."""
 
     def __init__(self, union: Any, unknown: Body) -> None:
@@ -71,9 +71,9 @@ class Kinds(Generic[Body]):
         self._decoder: msgspec.msgpack.Decoder[Envelope[Body]] = msgspec.msgpack.Decoder(Envelope[union])
 
     def decode(self, data: bytes) -> Envelope[Body]:
-        """Decode the message in `data`. Raises only BadEnvelope, with the reason."""
+        """Decode the message in `data`. Raises only EnvelopeError, with the reason."""
         if len(data) > LIMIT_BYTES:
-            raise BadEnvelope(f"a message of {len(data):,} bytes: the limit is {LIMIT_BYTES:,}")
+            raise EnvelopeError(f"a message of {len(data):,} bytes: the limit is {LIMIT_BYTES:,}")
         try:
             found = self._decoder.decode(data)
         except (msgspec.DecodeError, PliantError, ValueError, RecursionError) as error:
@@ -82,16 +82,16 @@ class Kinds(Generic[Body]):
         return found
 
     def _of_later_version(self, data: bytes, error: Exception) -> Envelope[Body]:
-        """The unknown kind if a later version explains the decoding error; otherwise raise BadEnvelope."""
+        """The unknown kind if a later version explains the decoding error; otherwise raise EnvelopeError."""
         try:
             head = _heads.decode(data)
             kind = _kinds.decode(head.body).kind
         except (msgspec.DecodeError, ValueError, RecursionError):
-            raise BadEnvelope(f"an invalid message: {error}") from error
+            raise EnvelopeError(f"an invalid message: {error}") from error
         check_version(head.sender, head.version)
         if head.version > VERSION and kind not in self._known:
             return Envelope(head.version, head.sender, head.incarnation, self._unknown)
-        raise BadEnvelope(f"an invalid message: {error}") from error
+        raise EnvelopeError(f"an invalid message: {error}") from error
 
 
 def is_neighbour(version: int) -> bool:
@@ -108,6 +108,6 @@ def refusal(version: int) -> str:
 
 
 def check_version(sender: str, version: int) -> None:
-    """Raise BadEnvelope for a message whose version is not a neighbour."""
+    """Raise EnvelopeError for a message whose version is not a neighbour."""
     if not is_neighbour(version):
-        raise BadEnvelope(f"{sender!r:.80} {refusal(version)}", is_other_version=True)
+        raise EnvelopeError(f"{sender!r:.80} {refusal(version)}", is_other_version=True)

@@ -40,7 +40,7 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class DeviceGrid:
     """The devices of the 2D-tiled mode as `groups` (rows of the grid) of equal length.
 
     A device in group g and column c multiplies tiles of the weights: of the attention's output product the
@@ -85,17 +85,17 @@ class Grid:
 class Partition:
     """One decision about all layers: the mode, the primary (which has input and answer), and every share.
 
-    Rows add up to `tokens`. Heads and columns add up to the model's, which `plan.split.split` checks; the
-    weight-stationary mode cuts no columns. `grid` is set only in the 2D-tiled mode. `bits` are those of each
-    layer's matrices if they stay in a store's codes; empty if they are float32. Raises InputError naming the
-    inconsistency.
+    Rows add up to `tokens`. Heads and columns add up to the model's, which `plan.split.stages.check` checks;
+    the weight-stationary mode cuts no columns. `grid` is set only in the 2D-tiled mode. `bits` are those of
+    each layer's matrices if they stay in a store's codes; empty if they are float32. Raises InputError naming
+    the inconsistency.
     """
 
     mode: Mode
     primary: str
     shares: tuple[Share, ...]
     tokens: int
-    grid: Grid | None = None
+    grid: DeviceGrid | None = None
     bits: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:

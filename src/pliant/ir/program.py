@@ -11,7 +11,7 @@ FULL = PLANES
 
 
 @dataclass(frozen=True, slots=True)
-class Linear:
+class LinearExtent:
     """A number that depends on an extent: `times` x the extent named `symbol` + `plus`."""
 
     symbol: str
@@ -23,7 +23,7 @@ class Linear:
         return f"{head}{self.plus:+d}" if self.plus else head
 
 
-Amount = int | Linear
+Amount = int | LinearExtent
 Extents = Mapping[str, int]
 
 
@@ -37,7 +37,7 @@ def value(amount: Amount, extents: Extents) -> int:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Run:
+class SliceRun:
     """Contiguous slices of one part of one layer of a store.
 
     `layer` is the model's own layer number, `part` is 0..5 for a bit-plane and 6 (FULL) for full fidelity,
@@ -70,7 +70,7 @@ class Compute:
     kernel: str
     layer: int | None = None
     width: int | None = None
-    rows: Amount = Linear("tokens")
+    rows: Amount = LinearExtent("tokens")
     device: str = ""
 
     def __str__(self) -> str:
@@ -88,7 +88,7 @@ class Load:
     """
 
     layer: int
-    runs: tuple[Run, ...]
+    runs: tuple[SliceRun, ...]
     n_bytes: int
     n_reads: int = 1
 
@@ -105,7 +105,7 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TensorPart:
     """A non-empty rectangle of a two-dimensional tensor, in plain numbers."""
 
     first_row: int
@@ -130,13 +130,13 @@ class Part:
         """The number of elements."""
         return self.n_rows * self.n_columns
 
-    def shared(self, other: "Part") -> "Part | None":
+    def shared(self, other: "TensorPart") -> "TensorPart | None":
         """Return the intersection with `other`; None if it is empty."""
         row, n_rows = _overlap(self.first_row, self.n_rows, other.first_row, other.n_rows)
         column, n = _overlap(self.first_column, self.n_columns, other.first_column, other.n_columns)
-        return Part(row, n_rows, column, n) if n_rows > 0 and n > 0 else None
+        return TensorPart(row, n_rows, column, n) if n_rows > 0 and n > 0 else None
 
-    def covers(self, other: "Part") -> bool:
+    def covers(self, other: "TensorPart") -> bool:
         """Return whether it contains all of `other`."""
         return (
             self.first_row <= other.first_row
@@ -149,11 +149,11 @@ class Part:
         return f"[{self.rows.start}:{self.rows.stop}, {self.columns.start}:{self.columns.stop}]"
 
 
-def part_of(rows: range, columns: range) -> Part | None:
+def part_of(rows: range, columns: range) -> TensorPart | None:
     """Return the rectangle of these rows and columns; None if it is empty."""
     if not rows or not columns:
         return None
-    return Part(rows.start, len(rows), columns.start, len(columns))
+    return TensorPart(rows.start, len(rows), columns.start, len(columns))
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ class Exchange:
     n_bytes: Amount
     src: str
     dst: str
-    part: Part | None = None
+    part: TensorPart | None = None
 
     def __str__(self) -> str:
         return f"send {self.tensor}{self.part or ''} {self.src}->{self.dst} ({self.n_bytes} B)"
@@ -233,7 +233,7 @@ class Program:
                 raise ValueError(
                     f"segment {s} keeps {sorted(unknown)}, which are not tensors of the program."
                 )
-        unknown = {a.symbol for a in _amounts(self) if isinstance(a, Linear)} - set(self.extents)
+        unknown = {a.symbol for a in _amounts(self) if isinstance(a, LinearExtent)} - set(self.extents)
         if unknown:
             raise ValueError(f"extents {sorted(unknown)} are used but not declared in {self.extents}.")
 

@@ -66,7 +66,7 @@ def joined(segments: Sequence[Segment]) -> Segment:
 
 
 @dataclass(slots=True)
-class Handed:
+class ExpandedSteps:
     """Steps including message hand-overs: `seconds` of the added ones, None for the others.
 
     `numbers` are those of the steps in the program; an added step has its exchange's number.
@@ -77,7 +77,9 @@ class Handed:
     seconds: list[float | None] = field(default_factory=list)
 
 
-def hand_over(segments: Sequence[Segment], handing: Callable[[Exchange], tuple[float, float]]) -> Handed:
+def hand_over(
+    segments: Sequence[Segment], handing: Callable[[Exchange], tuple[float, float]]
+) -> ExpandedSteps:
     """Return `joined` with the hand-overs of messages, in the order of each device's `project`ion.
 
     `handing` returns the seconds at both ends; ends with 0 seconds get no step.
@@ -85,8 +87,8 @@ def hand_over(segments: Sequence[Segment], handing: Callable[[Exchange], tuple[f
     steps = joined(segments).steps
     ends_s = {i: handing(step.work) for i, step in enumerate(steps) if isinstance(step.work, Exchange)}
     if not any(map(any, ends_s.values())):
-        return Handed(Segment(steps), [*range(len(steps))], [None] * len(steps))
-    return _Handing(steps, ends_s).all(_orders(segments))
+        return ExpandedSteps(Segment(steps), [*range(len(steps))], [None] * len(steps))
+    return _OverheadInsertion(steps, ends_s).all(_orders(segments))
 
 
 def _orders(segments: Sequence[Segment]) -> dict[str, list[int]]:
@@ -102,7 +104,7 @@ def _orders(segments: Sequence[Segment]) -> dict[str, list[int]]:
 
 
 @dataclass(slots=True)
-class _Handing:
+class _OverheadInsertion:
     """The steps under construction; `at` holds the program steps' new positions, `taken` the receives'."""
 
     steps: Sequence[Step]
@@ -113,14 +115,14 @@ class _Handing:
     at: dict[int, int] = field(default_factory=dict)
     taken: dict[int, int] = field(default_factory=dict)
 
-    def all(self, orders: dict[str, list[int]]) -> Handed:
+    def all(self, orders: dict[str, list[int]]) -> ExpandedSteps:
         left = {device: iter(order) for device, order in orders.items()}
         heads = {device: next(order, None) for device, order in left.items()}
         while any(number is not None for number in heads.values()):
             for device, order in left.items():
                 while (number := heads[device]) is not None and self._follow(number, device):
                     heads[device] = next(order, None)
-        return Handed(Segment(tuple(self.made)), self.numbers, self.seconds)
+        return ExpandedSteps(Segment(tuple(self.made)), self.numbers, self.seconds)
 
     def _follow(self, number: int, device: str) -> bool:
         """Add a device's part of a step; return False if it must wait for another device's part."""

@@ -16,7 +16,7 @@ WINDOW_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
+class MemoryOption:
     """One size that a model may hold: `n_bytes`, and the `seconds` that an answer then spends on loading."""
 
     n_bytes: int
@@ -31,7 +31,7 @@ class MemoryDemand:
     """
 
     name: str
-    holdings: tuple[Holding, ...]
+    holdings: tuple[MemoryOption, ...]
     weight: float = 1.0
 
     @property
@@ -72,10 +72,10 @@ class _Division:
 
     n_bytes: int
     cost_s: float
-    holdings: tuple[Holding, ...]
+    holdings: tuple[MemoryOption, ...]
 
 
-def divide(demands: Sequence[MemoryDemand], budget_bytes: int) -> tuple[Holding, ...]:
+def divide(demands: Sequence[MemoryDemand], budget_bytes: int) -> tuple[MemoryOption, ...]:
     """Return the holding of each model, in order, with the least weighted sum of seconds in `budget_bytes`.
 
     Among equals, the fewest bytes. Raises BudgetError if the models' smallest holdings exceed the budget.
@@ -104,7 +104,7 @@ def divide(demands: Sequence[MemoryDemand], budget_bytes: int) -> tuple[Holding,
     return found[-1].holdings
 
 
-def cost_s(demands: Sequence[MemoryDemand], holdings: Sequence[Holding]) -> float:
+def cost_s(demands: Sequence[MemoryDemand], holdings: Sequence[MemoryOption]) -> float:
     """Return the weighted loading time of all answers with these holdings, as `divide` counts it."""
     return sum(demand.weight * one.seconds for demand, one in zip(demands, holdings, strict=True))
 

@@ -6,19 +6,19 @@ from math import inf, isnan
 from typing import Literal, get_args
 
 from pliant.errors import InputError
-from pliant.ir.bitwidths import Weights
+from pliant.ir.bitwidths import WeightFormat
 from pliant.models.encoder.encoder_graph import ComputeDtype
 from pliant.quantities import format_seconds
 
 TOLERANCE = 0.01
 """The default maximum error of `compute="auto"`."""
 
-Compute = Literal["fp32", "bf16", "int8", "auto"]
+ComputePrecision = Literal["fp32", "bf16", "int8", "auto"]
 """The requested arithmetic, or "auto" for the fastest within a tolerance."""
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class PrecisionForm:
     """One way to compute a model's products, with its measured cost.
 
     `error` is in the unit of the choice's `measure`, relative to float32; `seconds` is the time of an answer.
@@ -27,7 +27,7 @@ class Form:
     """
 
     compute: ComputeDtype
-    weights: Weights = "auto"
+    weights: WeightFormat = "auto"
     error: float = inf
     seconds: float = inf
     size: float = 0.0
@@ -46,8 +46,8 @@ class Form:
 class PrecisionChoice:
     """The chosen form and the candidates; `measure` describes the error and the data it was measured on."""
 
-    chosen: Form
-    forms: tuple[Form, ...]
+    chosen: PrecisionForm
+    forms: tuple[PrecisionForm, ...]
     tolerance: float
     measure: str
 
@@ -60,7 +60,7 @@ class PrecisionChoice:
         )
         return first, *(self._line(form) for form in self.forms)
 
-    def _line(self, form: Form) -> str:
+    def _line(self, form: PrecisionForm) -> str:
         if form.refused:
             return f"{form.label}: {form.refused}"
         verdict = ""
@@ -74,7 +74,7 @@ class PrecisionChoice:
         )
 
 
-def choose_form(forms: Sequence[Form], tolerance: float, measure: str) -> PrecisionChoice:
+def choose_form(forms: Sequence[PrecisionForm], tolerance: float, measure: str) -> PrecisionChoice:
     """Return the form with an error of at most `tolerance` that runs most of the model; then the fastest.
 
     Ties in speed go to the smaller error. Raises InputError if no form qualifies.
@@ -90,10 +90,10 @@ def choose_form(forms: Sequence[Form], tolerance: float, measure: str) -> Precis
     return PrecisionChoice(chosen, tuple(forms), tolerance, measure)
 
 
-def check_compute(compute: Compute, examples: Sequence[object]) -> None:
+def check_compute(compute: ComputePrecision, examples: Sequence[object]) -> None:
     """Raise InputError for an unknown arithmetic, or for examples that would not be used."""
-    if compute not in get_args(Compute):
-        raise InputError(f"compute is {compute!r}; give one of {', '.join(get_args(Compute))}.")
+    if compute not in get_args(ComputePrecision):
+        raise InputError(f"compute is {compute!r}; give one of {', '.join(get_args(ComputePrecision))}.")
     if examples and compute != "auto":
         raise InputError(
             f"examples are compared for compute='auto' only, not for {compute!r}: leave one out."

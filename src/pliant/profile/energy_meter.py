@@ -12,7 +12,7 @@ SYSFS = Path("/sys/class")
 
 
 @dataclass(frozen=True, slots=True)
-class Meter:
+class EnergyMeter:
     """One counter of microjoules, in a file; it wraps around at `range_uj`, None if unknown."""
 
     name: str
@@ -31,7 +31,7 @@ class Meter:
         return max(spent_uj, 0) / 1e6
 
 
-def find_meters(sysfs: Path = SYSFS) -> tuple[Meter, ...]:
+def find_meters(sysfs: Path = SYSFS) -> tuple[EnergyMeter, ...]:
     """Return RAPL's packages if readable, else hwmon's counters, which may count the same energy.
 
     Nothing is counted twice: `psys`, which contains the packages, and cores beside their sockets (amd_energy)
@@ -40,21 +40,21 @@ def find_meters(sysfs: Path = SYSFS) -> tuple[Meter, ...]:
     return _readable(_rapl(sysfs)) or _readable(_hwmon(sysfs))
 
 
-def _rapl(sysfs: Path) -> Iterator[Meter]:
+def _rapl(sysfs: Path) -> Iterator[EnergyMeter]:
     for path in sorted(sysfs.glob("powercap/intel-rapl:?/energy_uj")):
         name = _text(path.with_name("name")) or path.parent.name
         if name != "psys":
-            yield Meter(name, path, _number(path.with_name("max_energy_range_uj")))
+            yield EnergyMeter(name, path, _number(path.with_name("max_energy_range_uj")))
 
 
-def _hwmon(sysfs: Path) -> Iterator[Meter]:
+def _hwmon(sysfs: Path) -> Iterator[EnergyMeter]:
     for path in sorted(sysfs.glob("hwmon/*/energy*_input")):
         label = _text(path.with_name(path.name.replace("_input", "_label")))
         if label is None or not label.startswith("Ecore"):
-            yield Meter(label or _text(path.with_name("name")) or path.parent.name, path)
+            yield EnergyMeter(label or _text(path.with_name("name")) or path.parent.name, path)
 
 
-def _readable(meters: Iterator[Meter]) -> tuple[Meter, ...]:
+def _readable(meters: Iterator[EnergyMeter]) -> tuple[EnergyMeter, ...]:
     return tuple(m for m in meters if _number(m.path) is not None)
 
 

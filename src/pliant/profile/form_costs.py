@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-Run = Callable[[], object]
+FormRun = Callable[[], object]
 """One run of a form."""
 
 _ROUNDS, _STABLE_ROUNDS = 24, 4
@@ -58,7 +58,7 @@ def cost_file(cache: Path, cpu: str, n_threads: int, version: str) -> CostFile:
 
 
 def measure(
-    runs: Mapping[str, Run], clock: Callable[[], float] = time.thread_time, default: str = ""
+    runs: Mapping[str, FormRun], clock: Callable[[], float] = time.thread_time, default: str = ""
 ) -> dict[str, float]:
     """Return the least seconds seen of each form, measured in turns until their ranking is stable.
 
@@ -84,13 +84,13 @@ def measure(
     return best
 
 
-def _once(run: Run, clock: Callable[[], float]) -> float:
+def _once(run: FormRun, clock: Callable[[], float]) -> float:
     """Return the second of two runs: the first has cold caches and untouched pages."""
     first = _several(run, 1, clock)
     return first if first > 0.05 else min(first, _several(run, 1, clock))
 
 
-def _several(run: Run, n: int, clock: Callable[[], float]) -> float:
+def _several(run: FormRun, n: int, clock: Callable[[], float]) -> float:
     start = clock()
     for _ in range(n):
         run()

@@ -12,14 +12,14 @@ import numpy as np
 from pliant.errors import ProfileError
 from pliant.ir.bitwidths import FULL_BITS
 from pliant.ir.device import DeviceProfile, LayerTime, Overhead, ShardRead
-from pliant.ir.program import FULL, Run
+from pliant.ir.program import FULL, SliceRun
 from pliant.models.spec import ModelSpec
 from pliant.models.tokenizer import TokenizedInput, Tokenizer, open_tokenizer
-from pliant.profile.line import fit_disks, timing
-from pliant.profile.machine import cpu_frequency, cpu_model
-from pliant.profile.rounds import Clock, Timed, time_in_rounds
+from pliant.profile.cpu_info import cpu_frequency, cpu_model
+from pliant.profile.disk_fit import fit_disks, timing
 from pliant.profile.system_memory import memory_bytes
-from pliant.store.read import Extent, Store, aligned_buffer
+from pliant.profile.timing_rounds import Clock, TimedFunction, time_in_rounds
+from pliant.store.read import ReadExtent, Store, aligned_buffer
 from pliant.system import waited_s
 
 LENGTHS = (16, 32, 64, 128, 256)
@@ -42,7 +42,7 @@ _WORDS = (
 
 
 @runtime_checkable
-class Subject(Protocol):
+class ProfileSubject(Protocol):
     """A model whose steps can be run one by one, to be measured."""
 
     @property
@@ -65,7 +65,7 @@ class ProfileProgress:
 
 
 def measure_device(
-    engine: Subject,
+    engine: ProfileSubject,
     *,
     n_threads: int,
     compute: str = "fp32",
@@ -88,7 +88,7 @@ def measure_device(
     widths = _widths(spec, widths)
     engine.reserve(max(lengths))
     engine.hold(np.full((spec.n_layers, spec.n_heads), _planes(engine.store), np.int64))
-    bench = _Bench(engine, lengths, widths, clock)
+    bench = _ProfileSamples(engine, lengths, widths, clock)
     disturbed = bench.run(seconds, waited, on_progress)
     profile = _profile(engine, bench, lengths, widths, n_threads, subject_name(spec, compute))
     return replace(profile, disturbed=disturbed)
@@ -111,32 +111,36 @@ def io_method(store: Store) -> str:
     return "page cache dropped before each read (fadvise); a file system in memory is never cold"
 
 
-class _Bench:
+class _ProfileSamples:
     """All cells of a profile and their samples."""
 
-    def __init__(self, engine: Subject, lengths: Sequence[int], widths: Sequence[int], clock: Clock) -> None:
+    def __init__(
+        self, engine: ProfileSubject, lengths: Sequence[int], widths: Sequence[int], clock: Clock
+    ) -> None:
         self.clock = clock
         self._store = engine.store
         n_layers = engine.spec.n_layers
         part_runs = _read_sizes(engine.store)
         whole = _extents(engine.store, 0, max(part_runs.values(), key=lambda r: _bytes(engine.store, r)))
         self._buffer = aligned_buffer(sum(e.n_bytes for e in whole) + 8 * 4096)
-        self.shards = {bits: Timed(self._reading(runs)) for bits, runs in _shard_runs(engine.store).items()}
-        self.reads = {n: Timed(self._reading(runs)) for n, runs in part_runs.items()}
-        self.load = Timed(self._reading(part_runs[max(part_runs)]))
+        self.shards = {
+            bits: TimedFunction(self._reading(runs)) for bits, runs in _shard_runs(engine.store).items()
+        }
+        self.reads = {n: TimedFunction(self._reading(runs)) for n, runs in part_runs.items()}
+        self.load = TimedFunction(self._reading(part_runs[max(part_runs)]))
         tokenizer = open_tokenizer(engine.store.path, engine.spec)
         texts = {n: _text_of(tokenizer, n) for n in lengths}
-        self.tokenise = {n: Timed(lambda i, t=texts[n]: tokenizer.encode(t)) for n in lengths}  # type: ignore[misc]
+        self.tokenise = {n: TimedFunction(lambda i, t=texts[n]: tokenizer.encode(t)) for n in lengths}  # type: ignore[misc]
         inputs = {n: _input(tokenizer, texts[n], n) for n in lengths}
-        self.embed = {n: Timed(lambda i, e=inputs[n]: engine.embed(e.ids, e.types)) for n in lengths}  # type: ignore[misc]
-        self.head = {n: Timed(lambda i, n=n: engine.head(n)) for n in lengths}  # type: ignore[misc]
+        self.embed = {n: TimedFunction(lambda i, e=inputs[n]: engine.embed(e.ids, e.types)) for n in lengths}  # type: ignore[misc]
+        self.head = {n: TimedFunction(lambda i, n=n: engine.head(n)) for n in lengths}  # type: ignore[misc]
 
         # Repeats visit the layers in turn, as in a run: each finds its weights equally far from the core, and
         # an interruption affects one layer, not each. Plans add up the layers' times, so a 95th percentile of
         # single layers would count every interruption once per layer.
-        def cells() -> dict[tuple[int, int], Timed]:
+        def cells() -> dict[tuple[int, int], TimedFunction]:
             return {
-                (n, m): Timed(
+                (n, m): TimedFunction(
                     lambda i, n=n, m=m: engine.layer(i % n_layers, m, n),  # type: ignore[misc]
                     longest_chain=max(1, n_layers // 2),
                 )
@@ -148,7 +152,7 @@ class _Bench:
         self.reads_beside: list[float] = []
 
     @property
-    def quiet(self) -> tuple[Timed, ...]:
+    def quiet(self) -> tuple[TimedFunction, ...]:
         groups = (self.shards, self.reads, self.tokenise, self.embed, self.head, self.alone)
         return (self.load, *(cell for group in groups for cell in group.values()))
 
@@ -171,7 +175,7 @@ class _Bench:
             on_round=lambda done: on_progress(ProfileProgress(done, _MAX_REPEATS)),
         )
 
-    def _reading(self, runs: tuple[Run, ...]) -> Callable[[int], object]:
+    def _reading(self, runs: tuple[SliceRun, ...]) -> Callable[[int], object]:
         """A function that reads `runs` of the i-th layer, so that no read finds the last one's data."""
         per_layer = [_extents(self._store, layer, runs) for layer in range(self._store.spec.n_layers)]
         return lambda i: [self._store.read_extent(e, self._buffer) for e in per_layer[i % len(per_layer)]]
@@ -208,8 +212,8 @@ class _Bench:
 
 
 def _profile(
-    engine: Subject,
-    bench: _Bench,
+    engine: ProfileSubject,
+    bench: _ProfileSamples,
     lengths: Sequence[int],
     widths: Sequence[int],
     n_threads: int,
@@ -268,32 +272,32 @@ def _planes(store: Store) -> int:
     return max(b for b in store.manifest.bits if b < FULL_BITS)
 
 
-def _shard_runs(store: Store) -> dict[int, tuple[Run, ...]]:
+def _shard_runs(store: Store) -> dict[int, tuple[SliceRun, ...]]:
     """Return one shard in each bitwidth of the store, as runs of layer 0."""
-    shards = {k: tuple(Run(0, q, 0, 1) for q in range(k)) for k in range(1, _planes(store) + 1)}
+    shards = {k: tuple(SliceRun(0, q, 0, 1) for q in range(k)) for k in range(1, _planes(store) + 1)}
     if FULL_BITS in store.manifest.bits:
-        shards[FULL_BITS] = (Run(0, FULL, 0, 1),)
+        shards[FULL_BITS] = (SliceRun(0, FULL, 0, 1),)
     return shards
 
 
-def _read_sizes(store: Store) -> dict[int, tuple[Run, ...]]:
+def _read_sizes(store: Store) -> dict[int, tuple[SliceRun, ...]]:
     """Return single reads of many sizes, {payload bytes: runs of layer 0}: slices of a plane, then planes."""
     M, planes = store.spec.n_heads, _planes(store)
-    choices: list[tuple[Run, ...]] = [
-        (Run(0, 0, 0, count),) for count in sorted({1, 2, 3, M // 2, M}) if 1 <= count <= M
+    choices: list[tuple[SliceRun, ...]] = [
+        (SliceRun(0, 0, 0, count),) for count in sorted({1, 2, 3, M // 2, M}) if 1 <= count <= M
     ]
-    choices += [tuple(Run(0, q, 0, M) for q in range(k)) for k in range(2, planes + 1)]
+    choices += [tuple(SliceRun(0, q, 0, M) for q in range(k)) for k in range(2, planes + 1)]
     if FULL_BITS in store.manifest.bits:
-        choices += [(Run(0, FULL, 0, count),) for count in sorted({1, max(1, M // 3)})]
+        choices += [(SliceRun(0, FULL, 0, count),) for count in sorted({1, max(1, M // 3)})]
     return {_bytes(store, runs): runs for runs in choices if len(_extents(store, 0, runs)) == 1}
 
 
-def _bytes(store: Store, runs: Sequence[Run]) -> int:
+def _bytes(store: Store, runs: Sequence[SliceRun]) -> int:
     return sum(store.run_bytes(run) for run in runs)
 
 
-def _extents(store: Store, layer: int, runs: Sequence[Run]) -> tuple[Extent, ...]:
-    return store.plan_reads([Run(layer, run.part, run.first, run.count) for run in runs])
+def _extents(store: Store, layer: int, runs: Sequence[SliceRun]) -> tuple[ReadExtent, ...]:
+    return store.plan_reads([SliceRun(layer, run.part, run.first, run.count) for run in runs])
 
 
 def _text_of(tokenizer: Tokenizer, n_tokens: int) -> str:

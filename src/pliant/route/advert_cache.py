@@ -6,7 +6,7 @@ from typing import final
 
 from pliant.ir.curve import MAX_POINTS, thinned
 from pliant.ir.endpoint import ALIKE, ServiceLevel
-from pliant.ir.times.levels import has_moved, spread
+from pliant.ir.times.bounded_level import has_moved, spread
 from pliant.route.choice.choose_endpoint import Candidate
 from pliant.route.curve_advert import MAX_LEVELS, CurveAdvert
 from pliant.route.way_times import WayCurve, lower_envelope

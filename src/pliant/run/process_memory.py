@@ -14,7 +14,7 @@ from typing import Protocol
 from pliant.errors import BudgetError, PliantError
 from pliant.kernels.runtime.aligned_memory import trim_heap
 from pliant.kernels.runtime.fork_safe_lock import ForkSafeLock
-from pliant.plan.memory_shares import Holding, MemoryDemand, RequestCount, cost_s, divide
+from pliant.plan.memory_shares import MemoryDemand, MemoryOption, RequestCount, cost_s, divide
 from pliant.quantities import format_bytes, parse_bytes
 
 _LOG = logging.getLogger("pliant.run")
@@ -153,7 +153,7 @@ class MemoryBudget:
         """Free `owner`'s share; a no-op for an owner without one."""
         self._forget(id(owner))
 
-    def join(self, session: BudgetedSession, holdings: tuple[Holding, ...], least_bytes: int = 0) -> int:
+    def join(self, session: BudgetedSession, holdings: tuple[MemoryOption, ...], least_bytes: int = 0) -> int:
         """The share of a session that is being opened, at least `least_bytes`; call with `turns` held.
 
         `holdings` are the session's possible holdings. Other sessions free weights that save less time.
@@ -173,7 +173,7 @@ class MemoryBudget:
         return shares[id(session)]
 
     def ensure_share(
-        self, session: BudgetedSession, least_bytes: int, holdings: tuple[Holding, ...] | None = None
+        self, session: BudgetedSession, least_bytes: int, holdings: tuple[MemoryOption, ...] | None = None
     ) -> int:
         """The share of `session`, which cannot answer with less than `least_bytes`; call with `turns` held.
 
@@ -284,7 +284,7 @@ def _hold(session: BudgetedSession, n_bytes: int) -> None:
         _LOG.warning("%s cannot hold what it should: %s", session.name, error)
 
 
-def _held_of(demand: MemoryDemand, share_bytes: int) -> Holding:
+def _held_of(demand: MemoryDemand, share_bytes: int) -> MemoryOption:
     """The largest holding that fits the share."""
     return demand.at_most(share_bytes).holdings[-1]
 

@@ -16,6 +16,7 @@ from pliant.ir.bitwidths import BITS
 from pliant.ir.program import FULL
 from pliant.models.spec import ModelSpec, Precision, tensor_shapes
 from pliant.models.word_table import QuantizedTable
+from pliant.store.atomic_directory import clear_leftovers, staged
 from pliant.store.coding.encode_layer import (
     RESIDENT_ARRAYS,
     EncodedLayer,
@@ -25,7 +26,16 @@ from pliant.store.coding.encode_layer import (
 )
 from pliant.store.coding.quantize import Quantizer
 from pliant.store.coding.shard_order import Cell, file_order
-from pliant.store.container import BLOCK, Field, Layout, Opener, Written, dtype_name, lay_out, write_file
+from pliant.store.container import (
+    BLOCK,
+    FileDigest,
+    FileLayout,
+    Opener,
+    TensorField,
+    dtype_name,
+    lay_out,
+    write_file,
+)
 from pliant.store.manifest import (
     FORMAT,
     VERSION,
@@ -39,14 +49,13 @@ from pliant.store.manifest import (
     stored_parts,
     write_manifest,
 )
-from pliant.store.staged import clear_leftovers, staged
 from pliant.store.store_files import EMBEDDINGS, HEAD, RESIDENT
 
 TOKENIZER = "tokenizer.json"
 
 
 @runtime_checkable
-class Weights(Protocol):
+class WeightSource(Protocol):
     """Where weights come from: a checkpoint on disk, or arrays in a test."""
 
     @property
@@ -58,7 +67,7 @@ class Weights(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class BuildProgress:
     """`done` of `total` equal shares of the work are finished; `what` is the next one."""
 
     done: int
@@ -67,14 +76,14 @@ class Progress:
 
 
 def build(
-    checkpoint: Weights,
+    checkpoint: WeightSource,
     out: Path,
     quantizer: Quantizer = "lloyd",
     bits: tuple[int, ...] = BITS,
     *,
     source: str | None = None,
     overwrite: bool = False,
-    on_progress: Callable[[Progress], None] = lambda _: None,
+    on_progress: Callable[[BuildProgress], None] = lambda _: None,
     open_file: Opener = lambda path: path.open("xb"),
 ) -> Path:
     """Write the store of `checkpoint` at `out` and return `out`.
@@ -97,12 +106,12 @@ def build(
 
 
 def _build(
-    checkpoint: Weights,
+    checkpoint: WeightSource,
     staging: Path,
     quantizer: Quantizer,
     bits: tuple[int, ...],
     source: str | None,
-    on_progress: Callable[[Progress], None],
+    on_progress: Callable[[BuildProgress], None],
     open_file: Opener,
 ) -> None:
     spec = checkpoint.spec
@@ -113,18 +122,20 @@ def _build(
     resident: dict[str, np.ndarray] = {}
     total = spec.n_layers + 1
 
-    def write(name: str, layout: Layout, arrays: Iterator[np.ndarray], checked: int | None = None) -> None:
+    def write(
+        name: str, layout: FileLayout, arrays: Iterator[np.ndarray], checked: int | None = None
+    ) -> None:
         written = write_file(staging / name, layout, arrays, open_file, checked)
         files.append(_file_entry(name, written))
 
     for number in range(spec.n_layers):
-        on_progress(Progress(number, total, f"layer {number}"))
+        on_progress(BuildProgress(number, total, f"layer {number}"))
         encoded = encode_layer(spec, _layer_tensors(checkpoint, number), quantizer)
         entry = _layer_entry(number, layout, bits, spec, encoded)
         write(entry.file, layout, (_cell(encoded, cell) for cell in _cells(spec, bits)), 0)
         layers.append(entry)
         resident |= {f"layers.{number}.{n}": a for n, a in _resident_arrays(encoded.resident).items()}
-    on_progress(Progress(spec.n_layers, total, "embeddings and head"))
+    on_progress(BuildProgress(spec.n_layers, total, "embeddings and head"))
     write(RESIDENT, _layout_of(resident), iter(resident.values()))
     embeddings, n_checked = _embedding_arrays(checkpoint)
     embedding_layout = _layout_of(embeddings)
@@ -148,15 +159,15 @@ def _build(
             layers=tuple(layers),
         ),
     )
-    on_progress(Progress(total, total, "done"))
+    on_progress(BuildProgress(total, total, "done"))
 
 
-def layer_layout(spec: ModelSpec, bits: tuple[int, ...] = BITS) -> Layout:
+def layer_layout(spec: ModelSpec, bits: tuple[int, ...] = BITS) -> FileLayout:
     """A layer's file: the cells of the stored parts in `file_order`, each beginning on a disk block."""
     fields = []
     for cell in _cells(spec, bits):
         name = "full" if cell.part == FULL else f"plane.{cell.part}.{cell.first}"
-        fields.append(Field(name, "U8", (cell.count, expected_slice_bytes(spec, cell.part))))
+        fields.append(TensorField(name, "U8", (cell.count, expected_slice_bytes(spec, cell.part))))
     return lay_out(fields, BLOCK)
 
 
@@ -165,14 +176,14 @@ def _cells(spec: ModelSpec, bits: tuple[int, ...]) -> list[Cell]:
     return [cell for cell in file_order(spec.n_heads, spec.widths) if cell.part in parts]
 
 
-def _layer_tensors(checkpoint: Weights, number: int) -> dict[str, np.ndarray]:
+def _layer_tensors(checkpoint: WeightSource, number: int) -> dict[str, np.ndarray]:
     prefix = f"layers.{number}."
     names = [n for n, _ in tensor_shapes(checkpoint.spec) if n.startswith(prefix)]
     return {n.removeprefix(prefix): checkpoint.tensor(n) for n in names}
 
 
 def _layer_entry(
-    number: int, layout: Layout, bits: tuple[int, ...], spec: ModelSpec, encoded: EncodedLayer
+    number: int, layout: FileLayout, bits: tuple[int, ...], spec: ModelSpec, encoded: EncodedLayer
 ) -> LayerEntry:
     offsets = {part: [0] * spec.n_heads for part in stored_parts(bits)}
     for cell, offset in zip(_cells(spec, bits), layout.offsets, strict=True):
@@ -211,7 +222,7 @@ def _resident_arrays(resident: ResidentLayer) -> dict[str, np.ndarray]:
     return codebooks | {name: getattr(resident, name) for name in RESIDENT_ARRAYS}
 
 
-def _embedding_arrays(checkpoint: Weights) -> tuple[dict[str, np.ndarray], int]:
+def _embedding_arrays(checkpoint: WeightSource) -> tuple[dict[str, np.ndarray], int]:
     """All arrays of the embeddings file in order, and how many of them are checked when the store opens.
 
     The word table is too large to check at open: each of its rows has its own XXH3-64 in `word.xxh3`.
@@ -243,11 +254,11 @@ def _narrowed(values: np.ndarray, precision: Precision) -> np.ndarray:
         return values
 
 
-def _layout_of(arrays: Mapping[str, np.ndarray]) -> Layout:
+def _layout_of(arrays: Mapping[str, np.ndarray]) -> FileLayout:
     fields = []
     for name, array in arrays.items():
         is_bfloat16 = name == "word" and array.dtype == np.uint16
-        fields.append(Field(name, "BF16" if is_bfloat16 else dtype_name(array), array.shape))
+        fields.append(TensorField(name, "BF16" if is_bfloat16 else dtype_name(array), array.shape))
     return lay_out(fields)
 
 
@@ -258,11 +269,11 @@ def _copy_tokenizer(directory: Path, staging: Path, open_file: Opener) -> FileEn
         raise StoreError(
             f"{directory / TOKENIZER} cannot be read ({error.strerror}); a store needs the model's tokenizer."
         ) from error
-    layout = Layout(text, (), (), len(text))
+    layout = FileLayout(text, (), (), len(text))
     return _file_entry(TOKENIZER, write_file(staging / TOKENIZER, layout, (), open_file))
 
 
-def _file_entry(name: str, w: Written) -> FileEntry:
+def _file_entry(name: str, w: FileDigest) -> FileEntry:
     return FileEntry(name, w.n_bytes, w.sha256, w.checked_bytes, f"{w.xxh3:016x}")
 
 

@@ -24,7 +24,7 @@ Opener = Callable[[Path], IO[bytes]]
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class TensorField:
     """One tensor of a file: its name, safetensors dtype and shape."""
 
     name: str
@@ -40,17 +40,17 @@ class Field:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class FileLayout:
     """A file's header and, for each of its fields (padding not counted), the offset from the file's start."""
 
     header: bytes
-    fields: tuple[Field, ...]
+    fields: tuple[TensorField, ...]
     offsets: tuple[int, ...]
     n_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class FileDigest:
     """Properties of a finished file: bytes, SHA-256, and XXH3-64 of its first `checked_bytes`."""
 
     n_bytes: int
@@ -59,7 +59,7 @@ class Written:
     xxh3: int
 
 
-def lay_out(fields: Sequence[Field], alignment: int = 64) -> Layout:
+def lay_out(fields: Sequence[TensorField], alignment: int = 64) -> FileLayout:
     """Place `fields` one after the other, each on a multiple of `alignment`; the file's end is aligned
     too.
     """
@@ -72,21 +72,21 @@ def lay_out(fields: Sequence[Field], alignment: int = 64) -> Layout:
         end += field.n_bytes
         gap = -end % alignment
         if gap:
-            entries[f"pad.{i}"] = _entry(Field("", "U8", (gap,)), end)
+            entries[f"pad.{i}"] = _entry(TensorField("", "U8", (gap,)), end)
             end += gap
     text = json.dumps(entries, separators=(",", ":")).encode()
     text += b" " * (-(len(text) + 8) % alignment)
     header = struct.pack("<Q", len(text)) + text
-    return Layout(header, tuple(fields), tuple(len(header) + s for s in starts), len(header) + end)
+    return FileLayout(header, tuple(fields), tuple(len(header) + s for s in starts), len(header) + end)
 
 
 def write_file(
     path: Path,
-    layout: Layout,
+    layout: FileLayout,
     arrays: Iterable[np.ndarray],
     open_file: Opener,
     checked_bytes: int | None = None,
-) -> Written:
+) -> FileDigest:
     """Write the arrays of `layout.fields`, in their order, and flush them to the disk.
 
     `checked_bytes` is the number of leading bytes whose XXH3 is recorded (None: all of them). OSError is
@@ -105,7 +105,7 @@ def write_file(
         file.flush()
         os.fsync(file.fileno())
     assert written == layout.n_bytes, (path, written, layout.n_bytes)
-    return Written(layout.n_bytes, identity.hexdigest(), limit, quick.intdigest())
+    return FileDigest(layout.n_bytes, identity.hexdigest(), limit, quick.intdigest())
 
 
 def read_layout(path: Path, data: memoryview | bytes) -> dict[str, tuple[str, tuple[int, ...], int]]:
@@ -119,7 +119,7 @@ def read_layout(path: Path, data: memoryview | bytes) -> dict[str, tuple[str, tu
         entries.pop("__metadata__", None)
         found = {}
         for name, entry in entries.items():
-            field = Field(name, entry["dtype"], tuple(entry["shape"]))
+            field = TensorField(name, entry["dtype"], tuple(entry["shape"]))
             begin, end = entry["data_offsets"]
             if end - begin != field.n_bytes or 8 + length + end > len(data):
                 raise ValueError(name)
@@ -131,7 +131,7 @@ def read_layout(path: Path, data: memoryview | bytes) -> dict[str, tuple[str, tu
 
 def view(data: memoryview | bytes, dtype: str, shape: tuple[int, ...], offset: int) -> np.ndarray:
     """A tensor of `read_layout` as an array over `data`, without a copy; BF16 as raw uint16."""
-    count = Field("", dtype, shape).n_bytes // _DTYPES[dtype]
+    count = TensorField("", dtype, shape).n_bytes // _DTYPES[dtype]
     return np.frombuffer(data, _NUMPY[dtype], count, offset).reshape(shape)
 
 
@@ -140,11 +140,11 @@ def dtype_name(array: np.ndarray) -> str:
     return {v.lstrip("<"): k for k, v in _NUMPY.items() if k != "BF16"}[array.dtype.str.lstrip("<|")]
 
 
-def _entry(field: Field, begin: int) -> dict[str, object]:
+def _entry(field: TensorField, begin: int) -> dict[str, object]:
     return {"dtype": field.dtype, "shape": list(field.shape), "data_offsets": [begin, begin + field.n_bytes]}
 
 
-def _chunks(layout: Layout, arrays: Iterable[np.ndarray]) -> Iterator[memoryview]:
+def _chunks(layout: FileLayout, arrays: Iterable[np.ndarray]) -> Iterator[memoryview]:
     at = len(layout.header)
     yield memoryview(layout.header)
     for field, offset, array in zip(layout.fields, layout.offsets, arrays, strict=True):

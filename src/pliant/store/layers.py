@@ -6,7 +6,7 @@ import numpy as np
 
 from pliant.arrays import Float32, UInt8
 from pliant.ir.bitwidths import FULL_BITS
-from pliant.ir.program import FULL, Run
+from pliant.ir.program import FULL, SliceRun
 from pliant.models.encoder.encoder_source import MatrixCodes
 from pliant.models.slice_shapes import GROUP, GROUP_COLUMNS, GROUP_ROWS
 from pliant.models.spec import Precision
@@ -14,7 +14,7 @@ from pliant.store.coding.cut_slices import column_group_starts, join, where
 from pliant.store.coding.encode_layer import ResidentLayer
 from pliant.store.coding.planes import decode, unpack_planes
 from pliant.store.read import Store
-from pliant.store.store_files import DenseTable, Linear
+from pliant.store.store_files import DenseTable, LinearWeights
 
 Norm = Float32[np.ndarray, "2 hidden"]
 
@@ -23,12 +23,12 @@ Norm = Float32[np.ndarray, "2 hidden"]
 class LayerWeights:
     """One encoder layer without padding: linears as [out, in], norms as [weight, bias]."""
 
-    query: Linear
-    key: Linear
-    value: Linear
-    output: Linear
-    up: Linear
-    down: Linear
+    query: LinearWeights
+    key: LinearWeights
+    value: LinearWeights
+    output: LinearWeights
+    up: LinearWeights
+    down: LinearWeights
     attention_norm: Norm
     output_norm: Norm
 
@@ -40,7 +40,7 @@ def layer_weights(store: Store, layer: int, bits: int) -> LayerWeights:
     """
     matrices, vectors = layer_matrices(store, layer, bits), layer_vectors(store, layer)
     return LayerWeights(
-        **{name: Linear(matrix, vectors[name]) for name, matrix in matrices.items()},
+        **{name: LinearWeights(matrix, vectors[name]) for name, matrix in matrices.items()},
         attention_norm=vectors["attention_norm"],
         output_norm=vectors["output_norm"],
     )
@@ -69,7 +69,7 @@ def layer_codes(store: Store, layer: int) -> dict[str, MatrixCodes]:
     Raises StoreError when a shard is damaged.
     """
     bits, n_slices, resident = store.manifest.most_planes, store.spec.n_heads, store.resident(layer)
-    planes = np.stack([_read(store, Run(layer, plane, 0, n_slices)) for plane in range(bits)])
+    planes = np.stack([_read(store, SliceRun(layer, plane, 0, n_slices)) for plane in range(bits)])
     codes = unpack_planes(planes.reshape(bits, -1, 64)).reshape(n_slices, -1, GROUP_ROWS, GROUP_COLUMNS)
     places = where(store.spec, _outlier_places(store, resident))
     found = {}
@@ -82,7 +82,7 @@ def layer_codes(store: Store, layer: int) -> dict[str, MatrixCodes]:
 
 
 def _full(store: Store, layer: int) -> Float32[np.ndarray, "slices groups 32 16"]:
-    raw = _read(store, Run(layer, FULL, 0, store.spec.n_heads))
+    raw = _read(store, SliceRun(layer, FULL, 0, store.spec.n_heads))
     types: dict[Precision, str] = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
     table = DenseTable(store.spec.precision, raw.view(types[store.spec.precision])[None])
     return table.decode(np.zeros(1, np.int64)).reshape(store.spec.n_heads, -1, GROUP_ROWS, GROUP_COLUMNS)
@@ -90,7 +90,7 @@ def _full(store: Store, layer: int) -> Float32[np.ndarray, "slices groups 32 16"
 
 def _coded(store: Store, layer: int, bits: int) -> Float32[np.ndarray, "slices groups 32 16"]:
     n_slices, resident = store.spec.n_heads, store.resident(layer)
-    planes = [_read(store, Run(layer, plane, 0, n_slices)) for plane in range(bits)]
+    planes = [_read(store, SliceRun(layer, plane, 0, n_slices)) for plane in range(bits)]
     values = decode(np.stack(planes).reshape(bits, -1, 64), resident.codebooks[bits]).reshape(-1)
     values[_outlier_places(store, resident)] = resident.outlier_values
     return values.reshape(n_slices, -1, GROUP_ROWS, GROUP_COLUMNS)
@@ -106,7 +106,7 @@ def _outlier_places(store: Store, resident: ResidentLayer) -> np.ndarray:
     return places
 
 
-def _read(store: Store, run: Run) -> UInt8[np.ndarray, " n"]:
+def _read(store: Store, run: SliceRun) -> UInt8[np.ndarray, " n"]:
     payload = np.empty(store.run_bytes(run), np.uint8)
     store.read(run, payload)
     return payload

@@ -17,8 +17,8 @@ from pliant.ir.bitwidths import FULL_BITS, PLANES
 from pliant.ir.program import FULL
 from pliant.models.slice_shapes import slice_geometry
 from pliant.models.spec import ModelSpec
+from pliant.store.atomic_directory import sync_directory
 from pliant.store.coding.quantize import Quantizer
-from pliant.store.staged import sync_directory
 
 VERSION = 3
 OLDEST_VERSION = 2  # without `spec.depths` and the folds of `accuracy`; otherwise the same

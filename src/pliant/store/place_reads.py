@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 
 from pliant.ir.program import Load, Program
-from pliant.store.read import Extent, Store
+from pliant.store.read import ReadExtent, Store
 
-Placed = tuple[tuple[Extent, int], ...]
+ReadPlacement = tuple[tuple[ReadExtent, int], ...]
 """The reads of one load, each with its offset in the working buffer."""
 
 
-def place_reads(program: Program, n_slots: int, store: Store) -> Mapping[Load, Placed]:
+def place_reads(program: Program, n_slots: int, store: Store) -> Mapping[Load, ReadPlacement]:
     """Each load's reads and their offsets; layers use the slots of a ring in turn."""
     loads = [step.work for step in program.steps if isinstance(step.work, Load)]
     layers = list(dict.fromkeys(load.layer for load in loads))

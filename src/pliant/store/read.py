@@ -18,7 +18,7 @@ import xxhash
 
 from pliant.arrays import UInt8
 from pliant.errors import StoreError
-from pliant.ir.program import FULL, Run
+from pliant.ir.program import FULL, SliceRun
 from pliant.models.slice_shapes import SliceGeometry, slice_geometry
 from pliant.models.spec import ModelSpec
 from pliant.store.coding.encode_layer import ResidentLayer
@@ -33,7 +33,7 @@ from pliant.store.store_files import (
     read_checked,
 )
 
-__all__ = ["FULL", "Extent", "ResidentLayer", "Run", "Store", "aligned_buffer", "open_store"]
+__all__ = ["FULL", "ReadExtent", "ResidentLayer", "SliceRun", "Store", "aligned_buffer", "open_store"]
 
 
 _MADV_WIPEONFORK = 18
@@ -41,7 +41,7 @@ _MADV_WIPEONFORK = 18
 
 
 @dataclass(frozen=True, slots=True)
-class Extent:
+class ReadExtent:
     """One read: `n_bytes` from `offset` of a layer's file, both multiples of the block size, and the
     positions of its runs.
 
@@ -51,7 +51,7 @@ class Extent:
     layer: int
     offset: int
     n_bytes: int
-    runs: tuple[Run, ...]
+    runs: tuple[SliceRun, ...]
     starts: tuple[int, ...]
 
 
@@ -110,18 +110,18 @@ class Store:
         """The part of `layer` that stays in memory."""
         return self._resident[layer]
 
-    def run_bytes(self, run: Run) -> int:
+    def run_bytes(self, run: SliceRun) -> int:
         """Bytes of the run's payload."""
         return run.count * self._parts[run.layer][run.part].slice_bytes if self._covers(run) else 0
 
-    def plan_reads(self, runs: Sequence[Run]) -> tuple[Extent, ...]:
+    def plan_reads(self, runs: Sequence[SliceRun]) -> tuple[ReadExtent, ...]:
         """The fewest reads that bring in `runs`: runs that touch or overlap on disk are merged.
 
         Reads are whole blocks, in order of layer and offset. A run whose slices are not adjacent is split.
         `store/coding/shard_order.py` defines which slices are adjacent.
         """
         spans = sorted({span for run in runs for span in self._spans(run)})
-        merged: list[list[_Span]] = []
+        merged: list[list[_ByteSpan]] = []
         end, layer = -1, -1
         for span in spans:
             if span.layer != layer or _floor(span.start) > end:
@@ -131,7 +131,7 @@ class Store:
             end = max(end, _ceil(span.stop))
         return tuple(_extent(group) for group in merged)
 
-    def read(self, run: Run, payload: UInt8[np.ndarray, " n"]) -> None:
+    def read(self, run: SliceRun, payload: UInt8[np.ndarray, " n"]) -> None:
         """Read `run` into `payload`, `run_bytes(run)` long, its slices one after the other.
 
         It copies through a temporary buffer; `read_extent` does not. Raises StoreError naming file, layer,
@@ -144,7 +144,9 @@ class Store:
                 at = (piece.first - run.first) * (n_bytes // piece.count)
                 payload[at : at + n_bytes] = buffer[start : start + n_bytes]
 
-    def read_extent(self, extent: Extent, buffer: UInt8[np.ndarray, " n"], at: int = 0) -> tuple[int, ...]:
+    def read_extent(
+        self, extent: ReadExtent, buffer: UInt8[np.ndarray, " n"], at: int = 0
+    ) -> tuple[int, ...]:
         """Read all runs of `extent` at once and check them; returns the offset in `buffer` of each run's
         payload.
 
@@ -163,7 +165,7 @@ class Store:
             self._check(run, buffer[start : start + self.run_bytes(run)])
         return starts
 
-    def _fill(self, extent: Extent, target: np.ndarray) -> None:
+    def _fill(self, extent: ReadExtent, target: np.ndarray) -> None:
         if not self._files:
             raise StoreError(f"the store {self.path} is closed.")
         name = self.manifest.layers[extent.layer].file
@@ -187,7 +189,7 @@ class Store:
                 f"{run.first + run.count - 1} end past its {extent.offset + done} bytes; build it again."
             )
 
-    def _check(self, run: Run, payload: np.ndarray) -> None:
+    def _check(self, run: SliceRun, payload: np.ndarray) -> None:
         expected = self._hashes[run.layer][run.part]
         size = self._parts[run.layer][run.part].slice_bytes
         data = payload.data
@@ -198,18 +200,18 @@ class Store:
                     f"{PART_NAMES[run.part]}, slice {run.first + i} does not match its XXH3; build it again."
                 )
 
-    def _spans(self, run: Run) -> Iterator["_Span"]:
+    def _spans(self, run: SliceRun) -> Iterator["_Span"]:
         """The payload of `run` in its file: one span for each contiguous piece."""
         self._covers(run)
         part = self._parts[run.layer][run.part]
         size, first, end = part.slice_bytes, run.first, run.first + run.count
         for s in range(run.first, end):
             if s + 1 == end or part.offsets[s + 1] != part.offsets[s] + size:
-                piece = Run(run.layer, run.part, first, s + 1 - first)
-                yield _Span(run.layer, part.offsets[first], part.offsets[s] + size, piece)
+                piece = SliceRun(run.layer, run.part, first, s + 1 - first)
+                yield _ByteSpan(run.layer, part.offsets[first], part.offsets[s] + size, piece)
                 first = s + 1
 
-    def _covers(self, run: Run) -> bool:
+    def _covers(self, run: SliceRun) -> bool:
         if not 0 <= run.layer < self.spec.n_layers or run.part not in self._parts[run.layer]:
             raise StoreError(
                 f"layer {run.layer}, part {run.part} is not in the store {self.path}, which offers "
@@ -286,19 +288,19 @@ def _is_direct(path: Path) -> bool:
     return hasattr(os, "O_DIRECT")
 
 
-class _Span(NamedTuple):
+class _ByteSpan(NamedTuple):
     """A contiguous run, from byte `start` to `stop` of its layer's file; sorts by place."""
 
     layer: int
     start: int
     stop: int
-    run: Run
+    run: SliceRun
 
 
-def _extent(group: Sequence[_Span]) -> Extent:
+def _extent(group: Sequence[_ByteSpan]) -> ReadExtent:
     offset = _floor(group[0].start)
     end = max(_ceil(span.stop) for span in group)
-    return Extent(
+    return ReadExtent(
         group[0].layer,
         offset,
         end - offset,

@@ -18,7 +18,7 @@ from pliant.store.coding.cut_slices import LINEARS
 from pliant.store.layers import layer_codes, layer_matrices, layer_vectors
 from pliant.store.manifest import Manifest
 from pliant.store.read import Store, open_store
-from pliant.store.store_files import Embeddings, HeadWeights, Linear
+from pliant.store.store_files import Embeddings, HeadWeights, LinearWeights
 
 
 def stored_encoder(path: Path, bits: int | None = None) -> Encoder:
@@ -120,6 +120,6 @@ def _ends(embeddings: Embeddings, head: HeadWeights) -> dict[str, np.ndarray]:
     return found
 
 
-def _pair(name: str, pair: Linear | np.ndarray) -> dict[str, np.ndarray]:
-    weight, bias = (pair.weight, pair.bias) if isinstance(pair, Linear) else pair
+def _pair(name: str, pair: LinearWeights | np.ndarray) -> dict[str, np.ndarray]:
+    weight, bias = (pair.weight, pair.bias) if isinstance(pair, LinearWeights) else pair
     return {f"{name}.weight": weight, f"{name}.bias": bias}

@@ -42,7 +42,7 @@ class DenseTable:
 
 
 @dataclass(frozen=True, slots=True)
-class Linear:
+class LinearWeights:
     """A dense layer: weight [out, in] and bias [out], float32."""
 
     weight: Float32[np.ndarray, "out in"]
@@ -61,7 +61,7 @@ class Embeddings:
     position: Float32[np.ndarray, "positions embedding"]
     types: Float32[np.ndarray, "types embedding"] | None
     norm: Float32[np.ndarray, "2 embedding"]
-    project: Linear | None
+    project: LinearWeights | None
     row_hashes: UInt64[np.ndarray, " vocab"]
 
     def check(self, ids: Integer[np.ndarray, " n"]) -> None:
@@ -82,8 +82,8 @@ class Embeddings:
 class HeadWeights:
     """The weights after the last layer; None where the head has no such layer."""
 
-    dense: Linear | None
-    classifier: Linear | None
+    dense: LinearWeights | None
+    classifier: LinearWeights | None
 
 
 def open_resident(store: Path, manifest: Manifest) -> tuple[ResidentLayer, ...]:
@@ -106,11 +106,11 @@ def open_head(store: Path, manifest: Manifest) -> HeadWeights:
     tensors = _read_tensors(store, manifest.file(HEAD))
     shapes = dict(tensor_shapes(manifest.spec))
 
-    def linear(name: str) -> Linear | None:
+    def linear(name: str) -> LinearWeights | None:
         if name + ".weight" not in shapes:
             return None
         pair = [_take(tensors, HEAD, f"{name}.{n}", shapes[f"{name}.{n}"]) for n in ("weight", "bias")]
-        return Linear(*pair)
+        return LinearWeights(*pair)
 
     return HeadWeights(linear("head.dense"), linear("head.classifier"))
 
@@ -142,7 +142,7 @@ def open_embeddings(store: Path, manifest: Manifest) -> Embeddings:
         position=take("position"),
         types=take("type") if spec.n_types else None,
         norm=np.stack([take("norm.weight"), take("norm.bias")]),
-        project=Linear(take("project.weight"), take("project.bias")) if has_project else None,
+        project=LinearWeights(take("project.weight"), take("project.bias")) if has_project else None,
         row_hashes=_take(tensors, EMBEDDINGS, "word.xxh3", (spec.vocab,)).copy(),
     )
 

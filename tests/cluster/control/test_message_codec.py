@@ -28,11 +28,11 @@ from pliant.cluster.control.messages import (
 )
 from pliant.cluster.net.comm import check_name
 from pliant.errors import ClusterError
-from pliant.ir.envelope import LIMIT_BYTES, VERSION, BadEnvelope
-from pliant.ir.partition import Grid, Partition, Share
-from pliant.ir.topology import Capability, StageTimes
+from pliant.ir.capability import Capability, StageTimes
+from pliant.ir.envelope import LIMIT_BYTES, VERSION, EnvelopeError
+from pliant.ir.partition import DeviceGrid, Partition, Share
 
-GRID = Grid((("a", "b"),), (5, 7), (12,))
+GRID = DeviceGrid((("a", "b"),), (5, 7), (12,))
 TILED = Partition("2d", "a", (Share("a", 1, 3, 4), Share("b", 2, 2, 4)), 5, GRID)
 NOBODY = {"mode": "ws", "primary": "a", "shares": [], "tokens": 5}
 CAPABILITY = Capability(1.5, 2e9, 10**9, 1e-5, (StageTimes("attend", ((1e6, 0.1),)),))
@@ -96,7 +96,7 @@ def test_no_bytes_do_anything_but_decode_or_be_refused(tail: bytes, data: st.Dat
     """The thread of sockets lives on it: random bytes, or random ones behind the start of a message."""
     whole = data.draw(st.sampled_from([encode(m, "ada", 1, v) for m in MESSAGES for v in BOTH]))
     for raw in (tail, whole[: data.draw(st.integers(0, len(whole)))] + tail):
-        with suppress(BadEnvelope):
+        with suppress(EnvelopeError):
             decode(raw)
 
 
@@ -105,7 +105,7 @@ def test_a_flipped_byte_is_refused_or_stays_a_message(data: st.DataObject) -> No
     """A member that lies can say anything; it is a message of the form that there is, or none."""
     raw = bytearray(data.draw(st.sampled_from([encode(m, "ada", 1, v) for m in MESSAGES for v in BOTH])))
     raw[data.draw(st.integers(0, len(raw) - 1))] ^= data.draw(st.integers(1, 255))
-    with suppress(BadEnvelope):
+    with suppress(EnvelopeError):
         assert decode(bytes(raw)).sender
 
 
@@ -114,7 +114,7 @@ def test_a_message_that_is_cut_is_refused(version: int) -> None:
     """Anywhere but behind the name of a heartbeat."""
     whole = encode(SegmentRequest(1, 2, 3, ("b",), 1.5), "ada", 1, version)
     for n in range(len(whole)):
-        with pytest.raises(BadEnvelope):
+        with pytest.raises(EnvelopeError):
             decode(whole[:n])
 
 
@@ -150,7 +150,7 @@ def test_a_message_that_is_cut_is_refused(version: int) -> None:
 )
 def test_what_is_wrong_with_a_message_is_said(data: bytes, says: str) -> None:
     """The reason stands in the log of whoever refuses it."""
-    with pytest.raises(BadEnvelope, match=says) as refused:
+    with pytest.raises(EnvelopeError, match=says) as refused:
         decode(data)
     assert not refused.value.is_other_version
 
@@ -162,7 +162,7 @@ def test_a_version_that_is_no_neighbour_is_refused_by_name_with_both_versions(
 ) -> None:
     """Two releases in one cluster must hear which device to update, whatever else has changed."""
     says = f"'b' speaks version {version} of the protocol, this device version {VERSION}: .* Install the same"
-    with pytest.raises(BadEnvelope, match=says) as refused:
+    with pytest.raises(EnvelopeError, match=says) as refused:
         decode(enveloped(body, version))
     assert refused.value.is_other_version
 
@@ -173,7 +173,9 @@ def test_a_far_version_that_knocks_or_sends_words_in_letters_is_refused_by_name(
         control_frame.pack_first_heartbeat("b", 1)[:-1] + b"\x07",
         b"plnc\x01\x01" + bytes(8) + b"\x01b\x01\x91\xa3Bye",
     ):
-        with pytest.raises(BadEnvelope, match=rf"'b' speaks version [17] .* version {VERSION}: ") as refused:
+        with pytest.raises(
+            EnvelopeError, match=rf"'b' speaks version [17] .* version {VERSION}: "
+        ) as refused:
             decode(data)
         assert refused.value.is_other_version
 
@@ -201,14 +203,14 @@ def test_fields_that_an_older_version_does_not_send_have_defaults() -> None:
 def test_kinds_that_the_next_version_added_are_ignored_and_no_others() -> None:
     """They are no fault of their sender; of this version they are garbage."""
     assert decode(enveloped(["Invented", 1, 2], VERSION + 1)).body == UnknownMessage()
-    with pytest.raises(BadEnvelope, match="invalid message"):
+    with pytest.raises(EnvelopeError, match="invalid message"):
         decode(enveloped(["Invented", 1, 2]))
 
 
 @pytest.mark.parametrize("kind", ["Unknown", "Unreadable"])
 def test_what_is_never_sent_is_not_read(kind: str) -> None:
     """They stand for what a messenger made of bytes."""
-    with pytest.raises(BadEnvelope, match="invalid message"):
+    with pytest.raises(EnvelopeError, match="invalid message"):
         decode(enveloped([kind, "why", True]))
 
 
@@ -216,7 +218,7 @@ def test_what_is_never_sent_is_not_read(kind: str) -> None:
 @pytest.mark.parametrize("version", BOTH)
 def test_a_name_that_no_partition_can_hold_is_refused(name: str, version: int) -> None:
     """Taken in, it would fail every plan of the primary; the device itself is told as it starts."""
-    with pytest.raises(BadEnvelope, match="no blank and no '/'"):
+    with pytest.raises(EnvelopeError, match="no blank and no '/'"):
         decode(encode(Heartbeat(), name, 1, version))
     with pytest.raises(ClusterError, match="give another --name"):
         check_name(name)

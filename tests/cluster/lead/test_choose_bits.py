@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from pliant.cluster.lead.choose_partition import make_chooser
 from pliant.errors import BudgetError, InputError
+from pliant.ir.capability import Capability, Interface, Links
 from pliant.ir.partition import Partition, Share
-from pliant.ir.topology import Capability, Interface, Links
 from pliant.models.encoder.encoder_spec import CodedLayers, EncoderSpec
-from pliant.plan.partition.pace import as_partition, weights
+from pliant.plan.partition.partition_cost import as_partition, weights
 from pliant.plan.partition.partitioner import solve
 from pliant.plan.partition.problem import pose
 from pliant.plan.split.stage_graphs import weight_bytes

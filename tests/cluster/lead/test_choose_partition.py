@@ -7,8 +7,8 @@ from pliant.cluster.lead.predict import predict
 from pliant.cluster.net.activation_coding import Coding, scale_links
 from pliant.cluster.watch.adapt import Topology
 from pliant.errors import InputError
+from pliant.ir.capability import Capability, Interface, Links
 from pliant.ir.partition import Partition, Share
-from pliant.ir.topology import Capability, Interface, Links
 from pliant.plan.split.stage_graphs import weight_bytes
 from tests.plan.splits import bert
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pliant.cluster.lead.margin import PRIOR, Margins
-from pliant.ir.partition import Grid, Mode, Partition, Share
+from pliant.ir.partition import DeviceGrid, Mode, Partition, Share
 
 TOKENS = 8
 SINGLE = Partition("ws", "a", (Share("a", 4, TOKENS, 0), Share("b")), TOKENS)
@@ -15,7 +15,7 @@ REMOTE = Partition("ws", "a", (Share("a"), Share("b", 4, TOKENS)), TOKENS)
 
 def split(mode: Mode = "ws") -> Partition:
     columns = 0 if mode == "ws" else 4
-    grid = Grid((("a", "b"),), (4, 4), (8,)) if mode == "2d" else None
+    grid = DeviceGrid((("a", "b"),), (4, 4), (8,)) if mode == "2d" else None
     return Partition(mode, "a", (Share("a", 2, 4, columns), Share("b", 2, 4, columns)), TOKENS, grid)
 
 

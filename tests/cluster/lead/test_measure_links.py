@@ -13,8 +13,8 @@ from pliant.cluster.lead.measure_links import links_of, measure_links, schedule_
 from pliant.cluster.net.comm import Arrival, Comm, Tag
 from pliant.cluster.net.comm_memory import MemoryNetwork
 from pliant.errors import ClusterError, PeerProtocolError
+from pliant.ir.capability import Interface, Links
 from pliant.ir.link import Link
-from pliant.ir.topology import Interface, Links
 
 _TRUE = {("a", "b"): Link(2e-3, 10e6), ("b", "a"): Link(2e-3, 50e6)}
 
@@ -76,7 +76,9 @@ _SEND_S, _TAKE_S = 0.3e-3, 0.2e-3
 
 
 def test_a_latency_holds_nothing_of_what_messages_take_of_threads() -> None:
-    """That is a `HandOver` of each device: counted twice, tiled modes were predicted a fifth too slow."""
+    """That is a `MessageOverhead` of each device: counted twice, tiled modes were predicted a fifth too
+    slow.
+    """
     link, network = Link(4e-3, 1e9), MemoryNetwork()
     busy, peer = _Busy(network.join("a"), link, link), network.join("b")
     with ThreadPoolExecutor(1) as threads:

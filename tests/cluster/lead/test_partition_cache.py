@@ -13,8 +13,8 @@ from pliant.cluster.lead.plan_distribution import select_recent
 from pliant.cluster.lead.predict import predict
 from pliant.cluster.member.ready_plan import ReadyPlan
 from pliant.cluster.watch.adapt import Topology
+from pliant.ir.capability import Capability, Drift, Interface, Links
 from pliant.ir.partition import Partition, Share
-from pliant.ir.topology import Capability, Drift, Interface, Links
 from tests.cluster.fakes import SyntheticSource
 from tests.plan.splits import bert, partition
 

@@ -19,11 +19,11 @@ from pliant.cluster.lead.predict import (
 )
 from pliant.cluster.net.activation_coding import Coding
 from pliant.cluster.watch.adapt import Topology, is_worthwhile
+from pliant.ir.capability import Capability, Interface, Links, refreshed_links
 from pliant.ir.partition import Partition, Share
-from pliant.ir.topology import Capability, Interface, Links, refreshed_links
-from pliant.plan.partition.pace import as_partition, seconds
+from pliant.plan.partition.initial_plans import all_plans
+from pliant.plan.partition.partition_cost import as_partition, seconds
 from pliant.plan.partition.problem import pose
-from pliant.plan.partition.starts import all_plans
 from tests.plan.clusters import cluster, curved, handing
 from tests.plan.splits import bert, partition
 

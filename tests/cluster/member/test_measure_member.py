@@ -8,15 +8,15 @@ import pytest
 from pliant.cluster.member.measure_member import measure_member
 from pliant.cluster.member.shard import ModelShards, Shard
 from pliant.errors import InputError
+from pliant.ir.capability import ClusterCost, Interface, Links
 from pliant.ir.cost import latency, simulate
 from pliant.ir.dilation import Dilation
 from pliant.ir.partition import Partition, Share
 from pliant.ir.program import Compute
-from pliant.ir.topology import ClusterCost, Interface, Links
 from pliant.kernels.emit.isa import host_isa
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import ThreadPool
-from pliant.plan.split.split import split
+from pliant.plan.split.split_program import split
 from pliant.plan.split.stage_graphs import work_flops
 from pliant.run.emulated_device import EmulatedDevice
 from tests.cluster.sources import RandomSource, random_source

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from pliant.cluster.member.measure_message_cost import measure_message_cost
-from pliant.ir.topology import HandOver
+from pliant.ir.capability import MessageOverhead
 
 _LARGE_BYTES = 400_000
 
@@ -20,8 +20,8 @@ def test_a_clock_that_moves_by_its_readings_gives_lines_of_these() -> None:
 def test_this_device_takes_some_time_and_less_than_its_naps() -> None:
     """The real thing: encrypted, through sockets, and taken by a thread that waited."""
     found = measure_message_cost(_LARGE_BYTES)
-    assert found.send != HandOver()
-    assert found.take != HandOver()
+    assert found.send != MessageOverhead()
+    assert found.take != MessageOverhead()
     assert found.send.seconds(_LARGE_BYTES) > 0
     assert found.take.seconds(_LARGE_BYTES) > 0
 

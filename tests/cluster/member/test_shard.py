@@ -9,11 +9,11 @@ from pliant.cluster.member.compiled_parts import CompiledPart, CompiledParts
 from pliant.cluster.member.shard import ModelShards, Shard
 from pliant.errors import InputError
 from pliant.ir.partition import Partition, Share
-from pliant.ir.program import Compute, Exchange, Part
+from pliant.ir.program import Compute, Exchange, TensorPart
 from pliant.kernels.emit.isa import host_isa
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import ThreadPool
-from pliant.plan.split.split import split
+from pliant.plan.split.split_program import split
 from pliant.plan.split.stage_graphs import graph_part, weight_bytes
 from pliant.plan.split.stages import stages
 from tests.cluster.sources import RandomSource, feeds, random_source
@@ -156,13 +156,13 @@ def test_a_layer_can_be_repeated(shards: ModelShards) -> None:
 def test_rows_travel_without_a_copy(shards: ModelShards) -> None:
     """What was made is sent from where it stands, and rows are received where they are read."""
     shard = shards.prepare(two(2, 5))
-    sent = shard.view(Exchange("x.1", 5 * 48 * 4, "a", "b", Part(0, 5, 0, 48)))
+    sent = shard.view(Exchange("x.1", 5 * 48 * 4, "a", "b", TensorPart(0, 5, 0, 48)))
     assert np.shares_memory(sent, shard.state(1))
     assert sent.flags.c_contiguous
-    came = shard.view(Exchange("attended", 5 * 16 * 4, "b", "a", Part(0, 5, 32, 16)))
+    came = shard.view(Exchange("attended", 5 * 16 * 4, "b", "a", TensorPart(0, 5, 32, 16)))
     assert came.shape == (5, 16)
     came[...] = 1.0
-    made = shard.view(Exchange("attended", 4 * 32 * 4, "a", "b", Part(5, 4, 0, 32)))
+    made = shard.view(Exchange("attended", 4 * 32 * 4, "a", "b", TensorPart(5, 4, 0, 32)))
     assert made.flags.c_contiguous
     assert not np.shares_memory(made, came)
 

@@ -24,11 +24,11 @@ from pliant.cluster.session.cluster_levels import (
 from pliant.cluster.session.cluster_session import ClusterSession
 from pliant.cluster.watch.adapt import Topology
 from pliant.errors import BudgetError, ModelError
+from pliant.ir.capability import Capability, Interface, Links
 from pliant.ir.curve import Curve
 from pliant.ir.endpoint import Request, ServiceLevel
 from pliant.ir.partition import Partition, Share
 from pliant.ir.times.timing import Timing
-from pliant.ir.topology import Capability, Interface, Links
 from pliant.models.encoder.encoder_source import Encoder, parse_identity
 from pliant.models.hf.checkpoint import open_checkpoint
 from pliant.models.tokenizer import open_tokenizer

@@ -17,7 +17,7 @@ from pliant.cluster.watch.adapt import (
     is_worthwhile,
     reason_to_solve,
 )
-from pliant.ir.topology import Capability, Drift, Interface, Links
+from pliant.ir.capability import Capability, Drift, Interface, Links
 
 GB = 10**9
 DEVICE = Capability(0.1, 2e9, GB)

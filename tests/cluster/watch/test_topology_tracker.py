@@ -7,8 +7,8 @@ import pytest
 from pliant.cluster.control.messages import Note
 from pliant.cluster.lead.predict import predict
 from pliant.cluster.watch.topology_tracker import TopologyTracker
+from pliant.ir.capability import Capability
 from pliant.ir.link import Link
-from pliant.ir.topology import Capability
 from tests.cluster.fakes import FakeCluster, SyntheticSource, spread
 
 DEVICE = Capability(1.0, 1e9, 1 << 30)

@@ -9,11 +9,11 @@ from pliant.cluster.control.messages import Note
 from pliant.cluster.lead.predict import Prediction, layer_seconds, predict
 from pliant.cluster.watch.adapt import Topology
 from pliant.cluster.watch.update_topology import UnconfirmedRatios, restore_measured_links, update_topology
+from pliant.ir.capability import Capability, ClusterCost, Drift, Interface, Links
 from pliant.ir.cost import simulate
 from pliant.ir.link import Link
 from pliant.ir.partition import Mode, Partition, Share
 from pliant.ir.program import Compute, Exchange, value
-from pliant.ir.topology import Capability, ClusterCost, Drift, Interface, Links
 from tests.plan.splits import bert
 
 SPEC, TOKENS = bert(), 16

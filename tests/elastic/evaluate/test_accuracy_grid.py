@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pliant.elastic.evaluate.accuracy_grid import measure_grid
-from pliant.elastic.evaluate.answers import Labelled, log_likelihood, spread
+from pliant.elastic.evaluate.labelled_inputs import LabelledInput, log_likelihood, spread
 from pliant.errors import InputError
 from pliant.models.hf.checkpoint import open_checkpoint
 from pliant.models.spec import picked_layers
@@ -30,11 +30,11 @@ def engine(tiny_model: Callable[..., Path], tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.fixture(scope="module")
-def examples(engine: Engine) -> tuple[Labelled, ...]:
+def examples(engine: Engine) -> tuple[LabelledInput, ...]:
     """Random inputs of several lengths with random labels."""
     rng = np.random.default_rng(3)
     return tuple(
-        Labelled(
+        LabelledInput(
             TokenizedInput(rng.integers(5, engine.spec.vocab, n).astype(np.int32), np.zeros(n, np.int32)),
             int(rng.integers(0, 2)),
         )
@@ -43,7 +43,7 @@ def examples(engine: Engine) -> tuple[Labelled, ...]:
 
 
 def test_every_entry_is_what_whole_runs_of_that_submodel_give(
-    engine: Engine, examples: tuple[Labelled, ...]
+    engine: Engine, examples: tuple[LabelledInput, ...]
 ) -> None:
     """Shared first layers are an optimisation: sharing one too many would measure another submodel."""
     table = measure_grid(engine, examples, bits=(2, 3, 32))
@@ -64,14 +64,14 @@ def test_every_entry_is_what_whole_runs_of_that_submodel_give(
         assert [fold.log_likelihood[i] for fold in table.folds] == pytest.approx(likelihood, rel=1e-12)
 
 
-def test_progress_ends_at_its_total(engine: Engine, examples: tuple[Labelled, ...]) -> None:
+def test_progress_ends_at_its_total(engine: Engine, examples: tuple[LabelledInput, ...]) -> None:
     """Measuring takes minutes on a real model: a bar that stops early looks like a hang."""
     seen: list[tuple[int, int]] = []
     measure_grid(engine, examples[:1], bits=(2, 4), on_cell=lambda *x: seen.append(x))
     assert seen[-1] == (16, 16)
 
 
-def test_nothing_to_measure_on_or_at_is_an_error(engine: Engine, examples: tuple[Labelled, ...]) -> None:
+def test_nothing_to_measure_on_or_at_is_an_error(engine: Engine, examples: tuple[LabelledInput, ...]) -> None:
     """A grid of no examples would be all nan, and every plan made from it nonsense."""
     for some, bits in (((), (2,)), (examples, (3, 5))):
         with pytest.raises(InputError, match="2,4,6,32"):

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pliant.elastic.importance import Ablation, Labelled, ablate
+from pliant.elastic.importance import Ablation, LabelledInput, ablate
 from pliant.errors import InputError
 from pliant.models.hf.checkpoint import open_checkpoint
 from pliant.models.tokenizer import TokenizedInput
@@ -27,11 +27,11 @@ def engine(tiny_model: Callable[..., Path], tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.fixture(scope="module")
-def examples(engine: Engine) -> tuple[Labelled, ...]:
+def examples(engine: Engine) -> tuple[LabelledInput, ...]:
     """Random inputs of several lengths with random labels."""
     rng = np.random.default_rng(3)
     return tuple(
-        Labelled(
+        LabelledInput(
             TokenizedInput(
                 rng.integers(5, engine.spec.vocab, n).astype(np.int32),
                 np.zeros(n, np.int32),
@@ -42,7 +42,9 @@ def examples(engine: Engine) -> tuple[Labelled, ...]:
     )
 
 
-def test_the_ablation_equals_one_that_keeps_nothing(engine: Engine, examples: tuple[Labelled, ...]) -> None:
+def test_the_ablation_equals_one_that_keeps_nothing(
+    engine: Engine, examples: tuple[LabelledInput, ...]
+) -> None:
     """Kept activations are an optimisation: every cell must be what whole runs at those bits give."""
     found = ablate(engine, examples)
     N, M = engine.spec.n_layers, engine.spec.n_heads
@@ -71,7 +73,7 @@ def test_no_examples_are_an_error(engine: Engine) -> None:
         ablate(engine, ())
 
 
-def _whole_runs(engine: Engine, examples: tuple[Labelled, ...], bits: np.ndarray) -> tuple[float, float]:
+def _whole_runs(engine: Engine, examples: tuple[LabelledInput, ...], bits: np.ndarray) -> tuple[float, float]:
     engine.hold(bits)
     layers = tuple(range(engine.spec.n_layers))
     logits = np.array([engine.answer(e.encoded, layers, engine.spec.n_heads) for e in examples], np.float64)

@@ -13,7 +13,7 @@ from pliant.errors import InputError
 from pliant.models.spec import Activation, Family, Head, ModelSpec
 from pliant.store.coding.cut_slices import LINEARS
 from pliant.store.layers import LayerWeights
-from pliant.store.store_files import HeadWeights, Linear
+from pliant.store.store_files import HeadWeights, LinearWeights
 from tests.tiny import DENSE, FAMILIES, random_tensors, tiny_spec
 
 ACTIVATIONS: tuple[Activation, ...] = ("gelu", "gelu_tanh", "relu", "tanh")
@@ -101,8 +101,8 @@ def _layer(tensors: Mapping[str, np.ndarray], layer: int) -> LayerWeights:
     return LayerWeights(**{n: _linear(tensors, p + n) for n in LINEARS}, **norms)
 
 
-def _linear(tensors: Mapping[str, np.ndarray], name: str) -> Linear:
-    return Linear(tensors[name + ".weight"], tensors[name + ".bias"])
+def _linear(tensors: Mapping[str, np.ndarray], name: str) -> LinearWeights:
+    return LinearWeights(tensors[name + ".weight"], tensors[name + ".bias"])
 
 
 def _torch_logits(spec: ModelSpec, w: Mapping[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:

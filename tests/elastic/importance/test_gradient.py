@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pliant.elastic.evaluate.answers import Labelled
+from pliant.elastic.evaluate.labelled_inputs import LabelledInput
 from pliant.elastic.importance import ablate, first_order
 from pliant.errors import InputError, StoreError
 from pliant.ir.bitwidths import FULL_BITS, LOWEST_BITS
@@ -38,10 +38,10 @@ def packed(tiny_model: Callable[..., Path], tmp_path_factory: pytest.TempPathFac
     return store
 
 
-def _examples(spec: ModelSpec, n: int = 5) -> tuple[Labelled, ...]:
+def _examples(spec: ModelSpec, n: int = 5) -> tuple[LabelledInput, ...]:
     rng = np.random.default_rng(8)
     inputs = [random_ids(spec, int(rng.integers(1, 12)), seed) for seed in range(n)]
-    return tuple(Labelled(TokenizedInput(ids, types), i % 2) for i, (ids, types) in enumerate(inputs))
+    return tuple(LabelledInput(TokenizedInput(ids, types), i % 2) for i, (ids, types) in enumerate(inputs))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -155,7 +155,9 @@ def _moved(
     return moved
 
 
-def _likelihood(spec: ModelSpec, tensors: dict[str, np.ndarray], examples: tuple[Labelled, ...]) -> float:
+def _likelihood(
+    spec: ModelSpec, tensors: dict[str, np.ndarray], examples: tuple[LabelledInput, ...]
+) -> float:
     total = 0.0
     for e in examples:
         z = run_model(spec, tensors, e.encoded.ids, e.encoded.types)

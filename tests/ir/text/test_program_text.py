@@ -10,14 +10,14 @@ from pliant.errors import InputError
 from pliant.ir.program import (
     Compute,
     Exchange,
-    Linear,
+    LinearExtent,
     Load,
-    Part,
     Program,
-    Run,
     Segment,
+    SliceRun,
     Step,
     Tensor,
+    TensorPart,
 )
 from pliant.ir.text.program_text import parse_program, program_text
 
@@ -29,9 +29,9 @@ names = st.sampled_from(
 words = st.one_of(names, st.text(max_size=6))
 amounts = st.one_of(
     st.integers(-3, 10**12),
-    st.builds(Linear, st.sampled_from(EXTENTS), st.integers(-2, 3), st.integers(-5, 5)),
+    st.builds(LinearExtent, st.sampled_from(EXTENTS), st.integers(-2, 3), st.integers(-5, 5)),
 )
-places = st.builds(Part, *[st.integers(0, 9), st.integers(1, 9)] * 2)
+places = st.builds(TensorPart, *[st.integers(0, 9), st.integers(1, 9)] * 2)
 
 
 @st.composite
@@ -47,7 +47,9 @@ def steps(draw: st.DrawFn, number: int) -> Step:
     if kind == "load":
         count = draw(st.integers(1, 4))
         layer = draw(st.integers(0, 30))
-        runs = tuple(Run(layer, part, 2, count) for part in draw(st.lists(st.integers(0, 6), min_size=1)))
+        runs = tuple(
+            SliceRun(layer, part, 2, count) for part in draw(st.lists(st.integers(0, 6), min_size=1))
+        )
         load = Load(layer, runs, draw(st.integers(1, 10**9)), draw(st.integers(1, count)))
         return Step(
             draw(st.sampled_from(["io", "d/io"])), load, after, prefer, draw(st.none() | st.floats(0, 9))

@@ -7,9 +7,9 @@ import pytest
 
 from pliant.errors import BudgetError
 from pliant.plan.partition.grid_solver import solve_grid
-from pliant.plan.partition.pace import as_partition, seconds, weights
+from pliant.plan.partition.partition_cost import as_partition, seconds, weights
 from pliant.plan.partition.partitioner import choose_partition
-from pliant.plan.partition.problem import Problem, pose
+from pliant.plan.partition.problem import PartitionProblem, pose
 from pliant.plan.split.stage_graphs import weight_bytes
 from tests.plan.clusters import cluster, simulated_s
 from tests.plan.splits import bert, mobilebert
@@ -17,7 +17,7 @@ from tests.plan.splits import bert, mobilebert
 SPEC = bert(hidden=64, heads=16, ffn=128)
 
 
-def _short(n: int, seed: int, part: float) -> Problem:
+def _short(n: int, seed: int, part: float) -> PartitionProblem:
     """Devices of unequal speed and memory; all together have room for the weights `part` times."""
     devices, links = cluster(seed, n)
     p = pose(SPEC, 24, devices, links, "d0")

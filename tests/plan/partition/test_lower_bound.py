@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 
 from pliant.ir.partition import Mode
+from pliant.plan.partition.initial_plans import all_plans
+from pliant.plan.partition.local_search import best
 from pliant.plan.partition.lower_bound import bound_s
-from pliant.plan.partition.moves import best
-from pliant.plan.partition.pace import FlatMode
+from pliant.plan.partition.partition_cost import FlatMode
 from pliant.plan.partition.partitioner import choose_partition, solve
-from pliant.plan.partition.problem import Problem, pose
-from pliant.plan.partition.starts import all_plans
+from pliant.plan.partition.problem import PartitionProblem, pose
 from tests.plan.clusters import cluster, curved, handing
 from tests.plan.splits import bert
 
 
-def _problem(seed: int, n: int) -> Problem:
+def _problem(seed: int, n: int) -> PartitionProblem:
     """Half with slow pairs, a third measured, a third short of memory, some that hand over; any primary."""
     devices, links = cluster(seed, n, pairs=seed % 2 == 0)
     devices = handing(devices, seed) if seed % 4 == 3 else devices

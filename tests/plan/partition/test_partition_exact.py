@@ -3,10 +3,10 @@
 import pytest
 
 from pliant.errors import BudgetError
-from pliant.plan.partition.pace import seconds
+from pliant.plan.partition.initial_plans import all_plans
+from pliant.plan.partition.partition_cost import seconds
 from pliant.plan.partition.partitioner import solve
 from pliant.plan.partition.problem import pose
-from pliant.plan.partition.starts import all_plans
 from research.partition_exact import solve_exactly, staged_s
 from tests.plan.clusters import cluster
 from tests.plan.splits import bert

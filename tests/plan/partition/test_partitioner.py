@@ -8,14 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pliant.errors import BudgetError, InputError
+from pliant.ir.capability import Interface, Links
 from pliant.ir.link import Link
 from pliant.ir.partition import Partition, Share
-from pliant.ir.topology import Interface, Links
-from pliant.plan.partition.moves import best
-from pliant.plan.partition.pace import FlatMode, Plans, as_partition, seconds
+from pliant.plan.partition.initial_plans import all_plans, alone, n_plans
+from pliant.plan.partition.local_search import best
+from pliant.plan.partition.partition_cost import FlatMode, FlatPlans, as_partition, seconds
 from pliant.plan.partition.partitioner import choose_partition, solve
 from pliant.plan.partition.problem import pose
-from pliant.plan.partition.starts import all_plans, alone, n_plans
 from pliant.plan.split.stage_graphs import weight_bytes
 from tests.plan.clusters import cluster, curved, handing, simulated_s
 from tests.plan.splits import bert, mobilebert
@@ -77,7 +77,7 @@ def test_heads_are_traded_for_columns_where_memory_is_full() -> None:
     alone_at_d0 = Partition("ws", "d0", (Share("d0", 16, tokens), Share("d1")), tokens)
     whole = weight_bytes(spec, alone_at_d0)["d0"]
     h, r, c = (x.ravel() for x in np.indices((17, tokens + 1, 257)))
-    every = Plans("1d", np.stack([h, 16 - h], 1), np.stack([r, tokens - r], 1), np.stack([c, 256 - c], 1))
+    every = FlatPlans("1d", np.stack([h, 16 - h], 1), np.stack([r, tokens - r], 1), np.stack([c, 256 - c], 1))
     for seed in range(10):
         devices, links = cluster(seed, 2)
         room = int((0.35 + 0.04 * (7 * seed % 10)) * whole)

@@ -11,15 +11,15 @@ from pliant.errors import BudgetError
 from pliant.ir.bitwidths import FULL_BITS
 from pliant.ir.cost import CostTable, LayerCost
 from pliant.ir.link import Link
-from pliant.plan.result import Budget, Plan
+from pliant.plan.plan import Budget, Plan
 from pliant.plan.submodel.accuracy import AccuracyGrid, curves, expected_grid
-from pliant.plan.submodel.attempt import Problem
 from pliant.plan.submodel.io_plan import fidelity
 from pliant.plan.submodel.plan_options import OURS, PlanOptions
 from pliant.plan.submodel.preload_set import PreloadRule
 from pliant.plan.submodel.search import plan
 from pliant.plan.submodel.shape import StoreShape
 from pliant.plan.submodel.submodel import fitting, rank, submodels
+from pliant.plan.submodel.submodel_problem import SubmodelProblem
 from pliant.store.manifest import AccuracyEntry, AccuracyTable
 from tests.plan.problems import random_problem
 
@@ -60,7 +60,7 @@ def test_no_submodel_in_reach_is_expected_to_be_more_accurate(
     shape, costs, budget, importance = random_problem(rng)
     how = replace(OURS, preload=rule, io_reserve=reserve, is_anytime=is_anytime)
     grid = random_grid(rng, shape)
-    problem, known = Problem(shape, costs, budget, importance, how, None), curves(grid, how.errors)
+    problem, known = SubmodelProblem(shape, costs, budget, importance, how, None), curves(grid, how.errors)
     in_reach = {}
     for c in rank(fitting(submodels(shape.n_layers, shape.widths, costs), problem.usable_s)):
         a = problem.attempt(c)
@@ -84,7 +84,7 @@ def test_planes_in_memory_count_where_submodels_are_compared(rng: np.random.Gene
     shape, costs, budget, importance = random_problem(rng)
     held = rng.integers(0, 7, importance.shape)
     grid = random_grid(rng, shape)
-    problem, known = Problem(shape, costs, budget, importance, OURS, held), curves(grid, OURS.errors)
+    problem, known = SubmodelProblem(shape, costs, budget, importance, OURS, held), curves(grid, OURS.errors)
     best = -1.0
     for c in fitting(submodels(shape.n_layers, shape.widths, costs), problem.usable_s):
         if a := problem.attempt(c):

@@ -9,7 +9,7 @@ from pliant.errors import BudgetError
 from pliant.ir.bitwidths import FULL_BITS
 from pliant.ir.cost import CostTable, LayerCost, latency, simulate
 from pliant.ir.link import Link
-from pliant.plan.result import Budget, Plan
+from pliant.plan.plan import Budget, Plan
 from pliant.plan.submodel.baseline import load_and_execute, preload_model, standard_pipeline
 from pliant.plan.submodel.search import OURS, PlanOptions
 from pliant.plan.submodel.shape import StoreShape

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pliant.ir.bitwidths import FULL_BITS
 from pliant.ir.link import Link
-from pliant.ir.program import FULL, Run
+from pliant.ir.program import FULL, SliceRun
 from pliant.plan.submodel.bit_rows import fill_rows
 from pliant.plan.submodel.io_plan import (
     LLOYD_ERRORS,
@@ -84,7 +84,7 @@ def test_full_fidelity_drops_the_planes_it_replaces(is_anytime: bool, planes: in
     assert ledger.load_s[0] == pytest.approx(3 * (1.6 + planes * 0.1))
     load = ledger.load(0, 7)
     assert [r.part for r in load.runs] == [*[0, 1][:planes], FULL]
-    assert load.runs[-1] == Run(7, FULL, 0, 3)
+    assert load.runs[-1] == SliceRun(7, FULL, 0, 3)
     assert bool(load.refinements) == is_anytime
 
 

@@ -12,7 +12,7 @@ from pliant.ir.cost import TOKENISE, Cost, CostTable, LayerCost, dilated, latenc
 from pliant.ir.dilation import Dilation
 from pliant.ir.link import Link
 from pliant.ir.program import Program
-from pliant.plan.result import Budget
+from pliant.plan.plan import Budget
 from pliant.plan.submodel.plan_options import OURS, PAPER, PlanOptions
 from pliant.plan.submodel.reserve import coarse, io_reserve
 from pliant.plan.submodel.search import plan

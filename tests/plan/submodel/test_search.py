@@ -15,7 +15,7 @@ from pliant.ir.bitwidths import FULL_BITS
 from pliant.ir.cost import CostTable, LayerCost, SpanState, latency, simulate
 from pliant.ir.link import Link
 from pliant.ir.program import Compute, Load
-from pliant.plan.result import Budget, Plan
+from pliant.plan.plan import Budget, Plan
 from pliant.plan.submodel.preload_set import PreloadRule, held_bytes
 from pliant.plan.submodel.prices import layer_seconds
 from pliant.plan.submodel.search import OURS, PAPER, PlanOptions, plan

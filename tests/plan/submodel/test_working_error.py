@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pliant.errors import BudgetError
-from pliant.plan.result import Budget
+from pliant.plan.plan import Budget
 from pliant.plan.submodel.plan_options import PlanOptions
 from pliant.plan.submodel.search import plan
 from tests.plan.problems import random_problem

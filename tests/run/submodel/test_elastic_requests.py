@@ -16,7 +16,7 @@ from pliant.ir.endpoint import Endpoint, Request
 from pliant.ir.link import Link
 from pliant.ir.times.bounds import AdaptiveBound
 from pliant.models.tokenizer import TokenizedInput, Tokenizer
-from pliant.plan.result import WHOLE_S
+from pliant.plan.plan import WHOLE_S
 from pliant.run.session.text_feeds import as_bytes
 from pliant.run.submodel.elastic_session import ElasticSession
 from pliant.run.submodel.plans.submodel_planner import SessionOptions

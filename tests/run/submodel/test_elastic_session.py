@@ -17,7 +17,7 @@ from pliant.ir.link import Link
 from pliant.ir.program import Program
 from pliant.ir.reply import Reply
 from pliant.models.tokenizer import TokenizedInput, open_tokenizer
-from pliant.plan.result import WHOLE_S
+from pliant.plan.plan import WHOLE_S
 from pliant.run.process_memory import MemoryBudget, peak_rss_bytes
 from pliant.run.submodel.elastic_details import ElasticDetails
 from pliant.run.submodel.elastic_session import ElasticSession

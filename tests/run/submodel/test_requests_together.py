@@ -11,7 +11,7 @@ from pliant.ir.device import DeviceProfile
 from pliant.ir.dilation import Dilation
 from pliant.ir.endpoint import Request
 from pliant.ir.link import Link
-from pliant.plan.result import WHOLE_S
+from pliant.plan.plan import WHOLE_S
 from pliant.run.process_memory import MemoryBudget
 from pliant.run.submodel.elastic_session import ElasticSession
 from pliant.run.submodel.plans.submodel_planner import SessionOptions

@@ -11,7 +11,7 @@ from pliant.ir.cost import Span
 from pliant.ir.partition import Partition, Share
 from pliant.ir.program import Compute, Exchange, Program, Segment, Step
 from pliant.ir.reply import Reply
-from pliant.profile.energy_meter import Meter
+from pliant.profile.energy_meter import EnergyMeter
 from pliant.route.choice.energy import LTE, PowerModel
 from pliant.serve.answers.answer_energy import AnswerEnergy
 from pliant.serve.node.power import read_energy
@@ -35,16 +35,16 @@ def test_counters_are_taken_over_what_the_device_draws_idle(tmp_path: Path) -> N
         file.write_text("3000000")
         return replied()
 
-    found = AnswerEnergy(POWER, (Meter("rapl", file, 11_000_000),)).counted(answer)
+    found = AnswerEnergy(POWER, (EnergyMeter("rapl", file, 11_000_000),)).counted(answer)
     assert found.energy_j is not None
     assert 10.0 - 2.0 * 60.0 < found.energy_j <= 10.0  # less what it drew idle meanwhile, whatever that took
-    idle = AnswerEnergy(POWER, (Meter("rapl", file, None),)).counted(replied)
+    idle = AnswerEnergy(POWER, (EnergyMeter("rapl", file, None),)).counted(replied)
     assert idle.energy_j == 0.0, "less than idling is nothing"
 
 
 def test_where_counters_cannot_be_read_the_model_says(tmp_path: Path) -> None:
     """They are root's on many machines, and may become so while a node runs."""
-    gone = Meter("rapl", tmp_path / "gone", None)
+    gone = EnergyMeter("rapl", tmp_path / "gone", None)
     found = AnswerEnergy(POWER, (gone,)).counted(replied)
     assert found.energy_j is not None
     assert 0.0 < found.energy_j < 3.0 * 60.0

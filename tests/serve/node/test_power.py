@@ -9,7 +9,7 @@ import pytest
 
 from pliant.errors import NodeError
 from pliant.ir.endpoint import Request
-from pliant.profile.energy_meter import Meter
+from pliant.profile.energy_meter import EnergyMeter
 from pliant.route.choice.energy import LTE, PowerModel
 from pliant.route.choice.objective import ENERGY, TIME, Objective
 from pliant.serve.node.power import measured_power, read_power, read_radio
@@ -80,7 +80,7 @@ def test_power_is_what_the_counters_say_at_work_over_idle(tmp_path: Path) -> Non
 
     passes(0.0, 0.0)
     found = measured_power(
-        [Meter(file.name, file, limit_uj) for file in files],
+        [EnergyMeter(file.name, file, limit_uj) for file in files],
         lambda request: passes(0.3, 5.0),
         [Request(8, text="x")],
         lambda: now_s,

@@ -17,9 +17,9 @@ from pliant.errors import InputError
 from pliant.ir.device import DeviceProfile, emulate
 from pliant.ir.dilation import Dilation
 from pliant.models.encoder.encoder_graph import ComputeDtype
-from pliant.plan.precision import TOLERANCE, Compute
-from pliant.plan.result import WHOLE_S
-from pliant.plan.submodel.plan_options import OURS, PAPER, Choice, Depths, PlanOptions
+from pliant.plan.plan import WHOLE_S
+from pliant.plan.precision import TOLERANCE, ComputePrecision
+from pliant.plan.submodel.plan_options import OURS, PAPER, ChoiceRule, Depths, PlanOptions
 from pliant.quantities import parse_bytes, parse_seconds
 from pliant.run.process_memory import memory_limit_of, preload_of
 from pliant.run.session.session import Session
@@ -135,7 +135,7 @@ class SessionArguments:
         ),
     ] = None
     compute: Annotated[
-        Compute,
+        ComputePrecision,
         typer.Option(help="Arithmetic of the matrix products; auto selects the fastest within --tolerance."),
     ] = "fp32"
     tolerance: Annotated[
@@ -143,7 +143,7 @@ class SessionArguments:
         typer.Option(help="For --compute auto: loss of expected accuracy to accept, as a fraction.", min=0.0),
     ] = TOLERANCE
     choose: Annotated[
-        Choice | None,
+        ChoiceRule | None,
         typer.Option(
             help="Select the submodel with the highest measured accuracy, or the largest one.",
             show_default=OURS.choose,

@@ -7,7 +7,7 @@ import typer
 from pliant.errors import InputError
 
 if TYPE_CHECKING:  # it comes with the compiler, which few verbs need
-    from pliant.ir.bitwidths import Weights
+    from pliant.ir.bitwidths import WeightFormat
 
 WeightBits = Annotated[
     str | None,
@@ -20,7 +20,7 @@ WeightBits = Annotated[
 ]
 
 
-def weights_of(text: str | None) -> "Weights":
+def weights_of(text: str | None) -> "WeightFormat":
     """`"fp32"`, `"auto"` or `"6"` -> the same, or 6; raises InputError for what is none of these."""
     if text is None or text == "fp32":
         return "fp32"

@@ -13,7 +13,7 @@ import msgspec
 
 from pliant.cluster.control.messages import AdmissionRefusal, AnyMessage, Bye, Heartbeat, WireMessage
 from pliant.errors import PliantError
-from pliant.ir.envelope import LIMIT_BYTES, VERSION, BadEnvelope, Envelope, check_version
+from pliant.ir.envelope import LIMIT_BYTES, VERSION, Envelope, EnvelopeError, check_version
 
 OLDEST = 2
 """The version without an envelope."""
@@ -57,15 +57,15 @@ def pack(message: AnyMessage, name: str, incarnation: int) -> bytes:
 def unpack(data: bytes) -> Envelope[AnyMessage]:
     """Decode the message in a frame; its version is the one to answer in.
 
-    Raises BadEnvelope for anything that no version would have sent.
+    Raises EnvelopeError for anything that no version would have sent.
     """
     if not _HEAD.size <= len(data) <= LIMIT_BYTES:
-        raise BadEnvelope(f"a control frame of {len(data):,} bytes: it has {_HEAD.size} to {LIMIT_BYTES:,}")
+        raise EnvelopeError(f"a control frame of {len(data):,} bytes: it has {_HEAD.size} to {LIMIT_BYTES:,}")
     _, form, kind, incarnation, n_name = _HEAD.unpack_from(data)
     name, body = data[_HEAD.size : _HEAD.size + n_name], data[_HEAD.size + n_name :]
     said = name.decode("utf-8", "replace")
     if form != _FORM or kind not in tuple(FrameKind) or len(name) != n_name:
-        raise BadEnvelope(f"a control frame of unknown form ({form}, kind {kind}, {len(data):,} bytes)")
+        raise EnvelopeError(f"a control frame of unknown form ({form}, kind {kind}, {len(data):,} bytes)")
     is_knock = kind == FrameKind.HEARTBEAT and len(body) == 1
     version = body[0] if is_knock or (kind == FrameKind.MESSAGE and body) else OLDEST
     if kind != FrameKind.REFUSAL:  # a refusal holds its own reason
@@ -85,7 +85,7 @@ def _message(kind: FrameKind, body: bytes) -> AnyMessage:
             try:
                 return _messages.decode(memoryview(body)[1:])
             except (msgspec.DecodeError, PliantError, ValueError, RecursionError) as error:
-                raise BadEnvelope(f"an invalid message: {error}") from error
+                raise EnvelopeError(f"an invalid message: {error}") from error
 
 
 def _packed(kind: FrameKind, name: str, incarnation: int, body: bytes) -> bytes:

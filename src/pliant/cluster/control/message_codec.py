@@ -4,10 +4,10 @@ from pliant.cluster.control import control_frame
 from pliant.cluster.control.messages import AnyMessage, UnknownMessage, WireMessage
 from pliant.cluster.net.comm import check_name
 from pliant.errors import ClusterError
-from pliant.ir.envelope import LIMIT_BYTES, VERSION, BadEnvelope, Envelope, Kinds
+from pliant.ir.envelope import LIMIT_BYTES, VERSION, Envelope, EnvelopeDecoder, EnvelopeError
 from pliant.ir.envelope import encode as encode_envelope
 
-_KINDS: Kinds[AnyMessage] = Kinds(WireMessage, UnknownMessage())
+_KINDS: EnvelopeDecoder[AnyMessage] = EnvelopeDecoder(WireMessage, UnknownMessage())
 
 
 def encode(message: AnyMessage, sender: str, incarnation: int, version: int = VERSION) -> bytes:
@@ -23,10 +23,10 @@ def encode(message: AnyMessage, sender: str, incarnation: int, version: int = VE
 
 
 def decode(data: bytes) -> Envelope[AnyMessage]:
-    """Decode the message in `data`. Raises BadEnvelope on anything no neighbouring version would send."""
+    """Decode the message in `data`. Raises EnvelopeError on anything no neighbouring version would send."""
     found = control_frame.unpack(data) if data.startswith(control_frame.MAGIC) else _KINDS.decode(data)
     try:
         check_name(found.sender)
     except ClusterError as error:
-        raise BadEnvelope(f"a message under a name that no member has: {error}") from error
+        raise EnvelopeError(f"a message under a name that no member has: {error}") from error
     return found

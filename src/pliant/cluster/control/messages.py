@@ -14,10 +14,10 @@ from pliant.cluster.lead.status_report import ClusterStatus
 from pliant.cluster.net.activation_coding import Coding
 from pliant.cluster.net.comm import NOTE_LIMIT_BYTES
 from pliant.errors import PeerProtocolError
+from pliant.ir.capability import Capability, Drift, MessageOverhead, StageTimes
 from pliant.ir.dilation import Dilation
 from pliant.ir.link import Link
 from pliant.ir.partition import Partition
-from pliant.ir.topology import Capability, Drift, HandOver, StageTimes
 
 
 class ControlMessage(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -139,8 +139,8 @@ class DeviceMeasurement(msgspec.Struct, frozen=True):
     curves: tuple[StageTimes, ...] = ()
     drifts: tuple[Drift, ...] = ()
     dilation: float = 1.0
-    send: HandOver = HandOver()
-    take: HandOver = HandOver()
+    send: MessageOverhead = MessageOverhead()
+    take: MessageOverhead = MessageOverhead()
 
     def __post_init__(self) -> None:
         self.capability()

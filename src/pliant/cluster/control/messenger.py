@@ -24,7 +24,7 @@ from pliant.cluster.net.key import Key
 from pliant.cluster.net.zmq_sockets import CONNECTED, SecureContext, Socket, Waker, event, zmq
 from pliant.cluster.watch.peer_roster import MAX_PEERS, PeerRoster
 from pliant.errors import ClusterError, PeerLostError
-from pliant.ir.envelope import LIMIT_BYTES, BadEnvelope, Envelope
+from pliant.ir.envelope import LIMIT_BYTES, Envelope, EnvelopeError
 
 _QUEUED = 1000
 _LISTENS_BYTES = 2 * LIMIT_BYTES
@@ -256,12 +256,12 @@ class Messenger:
             way = link or parts[0]
             try:
                 envelope = decode(parts[-1])
-            except BadEnvelope as error:
+            except EnvelopeError as error:
                 self._hear_garbage(error, way)
             else:
                 self._hear(envelope, way)
 
-    def _hear_garbage(self, error: BadEnvelope, way: "_Link | bytes") -> None:
+    def _hear_garbage(self, error: EnvelopeError, way: "_Link | bytes") -> None:
         with self._lock:
             names = (name for name, route in self._roll.routes().items() if route.way == way)
             peer = next(names, None)

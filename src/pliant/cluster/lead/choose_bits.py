@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from pliant.errors import BudgetError, InputError
-from pliant.ir.bitwidths import Weights
+from pliant.ir.bitwidths import WeightFormat
+from pliant.ir.capability import Capability
 from pliant.ir.partition import Partition
-from pliant.ir.topology import Capability
 from pliant.models.encoder.encoder_spec import EncoderSpec
 from pliant.plan.split.stage_graphs import weight_bytes
 
@@ -17,7 +17,7 @@ Bits = tuple[int, ...]
 def choose_bits(
     spec: EncoderSpec,
     capabilities: Mapping[str, Capability],
-    weights: Weights,
+    weights: WeightFormat,
     solved: Callable[[Bits], Partition],
 ) -> Partition:
     """Return the partition that `solved` finds for the bits requested by `weights`.

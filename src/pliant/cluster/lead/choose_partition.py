@@ -10,14 +10,14 @@ import numpy as np
 from pliant.cluster.lead.choose_bits import Bits, choose_bits
 from pliant.cluster.lead.margin import Margins
 from pliant.errors import BudgetError, InputError
-from pliant.ir.bitwidths import Weights, check_weights
-from pliant.ir.partition import Grid, Mode, Partition, Share
-from pliant.ir.topology import Capability, Links
+from pliant.ir.bitwidths import WeightFormat, check_weights
+from pliant.ir.capability import Capability, Links
+from pliant.ir.partition import DeviceGrid, Mode, Partition, Share
 from pliant.models.encoder.encoder_spec import EncoderSpec
 from pliant.plan.partition.baselines import coedge
-from pliant.plan.partition.pace import as_partition
+from pliant.plan.partition.partition_cost import as_partition
 from pliant.plan.partition.partitioner import Gains, choose_partition, solve
-from pliant.plan.partition.problem import Problem, pose
+from pliant.plan.partition.problem import PartitionProblem, pose
 from pliant.quantities import format_bytes
 
 PartitionChooser = Callable[[EncoderSpec, int, Mapping[str, Capability], Links, str], Partition]
@@ -33,7 +33,7 @@ def make_chooser(
     mode: ModeOption = "auto",
     shares: ShareRule = "best",
     least_gain: Callable[[], Gains] | None = None,
-    weights: Weights = "fp32",
+    weights: WeightFormat = "fp32",
 ) -> PartitionChooser:
     """Return the function that chooses partitions. Raises InputError for CoEdge's shares in a tiled mode.
 
@@ -67,7 +67,7 @@ def make_chooser(
     return choose
 
 
-def _fixed(mode: Mode, problem: Problem, capabilities: Mapping[str, Capability]) -> Partition:
+def _fixed(mode: Mode, problem: PartitionProblem, capabilities: Mapping[str, Capability]) -> Partition:
     plan, seconds = solve(problem, mode)
     if not np.isfinite(seconds):
         free = ", ".join(f"{n} ({format_bytes(c.free_bytes)})" for n, c in sorted(capabilities.items()))
@@ -98,10 +98,12 @@ def split_evenly(total: int, parts: int) -> list[int]:
     return [total * (i + 1) // parts - total * i // parts for i in range(parts)]
 
 
-def _grid(spec: EncoderSpec, names: Sequence[str]) -> Grid:
+def _grid(spec: EncoderSpec, names: Sequence[str]) -> DeviceGrid:
     """Return a grid as close to a square as the number of devices allows."""
     n = len(names)
     n_groups = max(g for g in range(1, isqrt(n) + 1) if n % g == 0)
     width = n // n_groups
     groups = tuple(tuple(names[i : i + width]) for i in range(0, n, width))
-    return Grid(groups, tuple(split_evenly(spec.inner, width)), tuple(split_evenly(spec.inner, n_groups)))
+    return DeviceGrid(
+        groups, tuple(split_evenly(spec.inner, width)), tuple(split_evenly(spec.inner, n_groups))
+    )

@@ -15,7 +15,7 @@ from pliant.plan.partition.baselines import predicted_s
 from pliant.plan.partition.decision import Decision, RunOption
 from pliant.plan.partition.lower_bound import bound_s
 from pliant.plan.partition.partitioner import Gains, choose_partition
-from pliant.plan.partition.problem import Problem, pose
+from pliant.plan.partition.problem import PartitionProblem, pose
 from pliant.plan.partition.shortlist import MOST
 from pliant.plan.split.stage_graphs import weight_bytes
 from pliant.quantities import format_bytes, format_seconds
@@ -129,7 +129,7 @@ def _memory(spec: EncoderSpec, solved: Prediction) -> Iterator[str]:
             yield f"{name} has memory enough and takes no share in this plan"
 
 
-def _gap(p: Problem, solved: Prediction) -> str:
+def _gap(p: PartitionProblem, solved: Prediction) -> str:
     least_s, own_s = bound_s(p, solved.partition.mode, BOUND_S), predicted_s(p, solved.partition)
     return (
         f"no plan of mode {solved.partition.mode} is predicted to take less than {format_seconds(least_s)}: "

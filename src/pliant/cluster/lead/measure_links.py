@@ -13,8 +13,8 @@ import numpy as np
 
 from pliant.cluster.net.comm import Comm, Tag
 from pliant.errors import PeerProtocolError
+from pliant.ir.capability import Interface, Links
 from pliant.ir.link import Link
-from pliant.ir.topology import Interface, Links
 
 TIMEOUT_S = 10.0
 _PINGS = 8
@@ -100,7 +100,7 @@ class _LinkProbe:
     def measure(self) -> tuple[Link, Link]:
         """Measure the link to the peer, and back.
 
-        The two threads' cost of a message is priced as `HandOver`s, and excluded from the latency.
+        The two threads' cost of a message is priced as `MessageOverhead`s, and excluded from the latency.
         """
         self._ask(_PING, 1)  # opens the connection
         rtt_s, ends_s = min(self._ask(_PING, 1) for _ in range(_PINGS))

@@ -8,10 +8,10 @@ from pliant.cluster.control.messages import Note
 from pliant.cluster.member.ready_plan import lower_partition
 from pliant.cluster.net.activation_coding import Coding, scale_links
 from pliant.cluster.watch.adapt import Topology, is_worthwhile
+from pliant.ir.capability import ClusterCost, Links
 from pliant.ir.cost import Span, latency, simulate
 from pliant.ir.partition import Partition
 from pliant.ir.program import Exchange, Program, value
-from pliant.ir.topology import ClusterCost, Links
 from pliant.models.encoder.encoder_spec import EncoderSpec
 from pliant.plan.partition.flat_solver import FEW
 from pliant.plan.partition.lower_bound import layer_bound_s

@@ -6,8 +6,8 @@ from pliant.cluster.control.messages import MeasureReply, MeasureRequest
 from pliant.cluster.lead.measure_links import measure_links
 from pliant.cluster.lead.primary import Primary
 from pliant.errors import ClusterError, PeerLostError, PeerProtocolError
+from pliant.ir.capability import Capability
 from pliant.ir.link import Link
-from pliant.ir.topology import Capability
 from pliant.models.encoder.encoder_source import EncoderSource
 
 

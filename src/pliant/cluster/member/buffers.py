@@ -11,10 +11,10 @@ from typing import final
 
 import numpy as np
 
-from pliant.ir.program import Exchange, Part
+from pliant.ir.program import Exchange, TensorPart
 from pliant.kernels.runtime.aligned_memory import aligned_floats
-from pliant.plan.split.stage_graphs import Port, inputs, outputs
-from pliant.plan.split.stages import Region, Stage
+from pliant.plan.split.stage_graphs import StagePort, inputs, outputs
+from pliant.plan.split.stages import DeviceStage, TensorRegion
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,13 +41,13 @@ class Buffers:
     `stages` are the device's own of two consecutive layers, an even one first.
     """
 
-    def __init__(self, stages: Iterable[Stage], tokens: int, hidden: int) -> None:
+    def __init__(self, stages: Iterable[DeviceStage], tokens: int, hidden: int) -> None:
         self._x = tuple(aligned_floats(tokens, hidden) for _ in range(2))
         for x in self._x:
             x[...] = 0.0
-        self._boxes: dict[_Key, Part] = {}
-        self._made: dict[str, tuple[_Key, Part]] = {}
-        self._read: dict[str, list[tuple[_Key, Part]]] = {}
+        self._boxes: dict[_Key, TensorPart] = {}
+        self._made: dict[str, tuple[_Key, TensorPart]] = {}
+        self._read: dict[str, list[tuple[_Key, TensorPart]]] = {}
         stages = tuple(stages)
         for stage in stages:
             for port in outputs(stage):
@@ -73,13 +73,13 @@ class Buffers:
         """The input of `layer`, float32 [tokens, hidden], as a view."""
         return self._x[layer % 2]
 
-    def port(self, stage: Stage, port: Port) -> np.ndarray:
+    def port(self, stage: DeviceStage, port: StagePort) -> np.ndarray:
         """The array of a port: complete rows, so contiguous."""
         if _is_x(port.regions[0]):
             return _cut(self._x_of(port.regions[0].tensor), port.box, 0, 0)
         return self._view(_key(stage, port), port.box)
 
-    def fills(self, stage: Stage) -> tuple[BufferCopy, ...]:
+    def fills(self, stage: DeviceStage) -> tuple[BufferCopy, ...]:
         """The copies of this device's own results that the stage needs first."""
         found = []
         for port in inputs(stage):
@@ -110,34 +110,34 @@ class Buffers:
                 return self._view(key, work.part)
         raise AssertionError(f"no stage here reads '{work}'")
 
-    def _note(self, stage: Stage, port: Port) -> None:
+    def _note(self, stage: DeviceStage, port: StagePort) -> None:
         if _is_x(port.regions[0]):
             return
         key, box = _key(stage, port), port.box
         known = self._boxes.get(key, box)
         first = min(known.first_row, box.first_row)
         end = max(known.rows.stop, box.rows.stop)
-        self._boxes[key] = Part(first, end - first, box.first_column, box.n_columns)
+        self._boxes[key] = TensorPart(first, end - first, box.first_column, box.n_columns)
 
     def _x_of(self, tensor: str) -> np.ndarray:
         return self.x(int(tensor.removeprefix("x.")))
 
-    def _view(self, key: _Key, part: Part) -> np.ndarray:
+    def _view(self, key: _Key, part: TensorPart) -> np.ndarray:
         box = self._boxes[key]
         return _cut(self._arrays[key], part, box.first_row, box.first_column)
 
 
-def _key(stage: Stage, port: Port) -> _Key:
+def _key(stage: DeviceStage, port: StagePort) -> _Key:
     tensors = {region.tensor for region in port.regions}
     if len(tensors) == 1:
         return _Key(tensors.pop(), port.box.columns)
     return _Key(stage.kernel, port.box.columns, port.name)
 
 
-def _is_x(region: Region) -> bool:
+def _is_x(region: TensorRegion) -> bool:
     return region.tensor.startswith("x.")
 
 
-def _cut(array: np.ndarray, part: Part, first_row: int, first_column: int) -> np.ndarray:
+def _cut(array: np.ndarray, part: TensorPart, first_row: int, first_column: int) -> np.ndarray:
     rows = slice(part.rows.start - first_row, part.rows.stop - first_row)
     return array[rows, part.columns.start - first_column : part.columns.stop - first_column]

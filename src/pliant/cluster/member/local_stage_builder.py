@@ -8,8 +8,8 @@ from pliant.cluster.member.measure_member import measure_member
 from pliant.cluster.member.measure_message_cost import measure_message_cost
 from pliant.cluster.member.run_executor import StageRunner
 from pliant.cluster.member.shard import ModelShards, Shard
+from pliant.ir.capability import Capability
 from pliant.ir.partition import Partition
-from pliant.ir.topology import Capability
 from pliant.kernels.runtime.aligned_memory import trim_heap
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import ThreadPool

@@ -11,18 +11,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pliant.cluster.member.shard import ModelShards
-from pliant.ir.partition import Grid, Mode, Partition, Share
+from pliant.ir.capability import Capability, StageTimes
+from pliant.ir.partition import DeviceGrid, Mode, Partition, Share
 from pliant.ir.program import Compute, Exchange
-from pliant.ir.topology import Capability, StageTimes
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.models.encoder.encoder_source import EncoderSource
 from pliant.models.encoder.encoder_spec import EncoderSpec
-from pliant.plan.split.split import HEAD, INPUT, layer_segment
+from pliant.plan.split.split_program import HEAD, INPUT, layer_segment
 from pliant.plan.split.stage_graphs import end_flops, weight_bytes, work_flops
-from pliant.profile.cycles import calibrated_frequency
-from pliant.profile.line import timing
-from pliant.profile.rounds import Clock, Timed, time_in_rounds
+from pliant.profile.clock_rate import calibrated_frequency
+from pliant.profile.disk_fit import timing
+from pliant.profile.timing_rounds import Clock, TimedFunction, time_in_rounds
 from pliant.run.emulated_device import EmulatedDevice
 
 _MODES: tuple[Mode, ...] = ("ws", "1d")
@@ -94,7 +94,7 @@ class _Stage:
 
     kind: str
     flops: float
-    timed: Timed
+    timed: TimedFunction
 
 
 def _stages(spec: EncoderSpec, tokens: int, shards: ModelShards, free_bytes: int) -> list[_Stage]:
@@ -116,7 +116,7 @@ def _stages(spec: EncoderSpec, tokens: int, shards: ModelShards, free_bytes: int
                     into = shard.view(step.work)
                     into[...] = numbers.standard_normal(into.shape, np.float32)
                 case Compute(kernel, device=device) as work if device == _HERE and flops(work) > 0:
-                    timed = Timed(lambda i, shard=shard, work=work: shard.compute(0, work))  # type: ignore[misc]
+                    timed = TimedFunction(lambda i, shard=shard, work=work: shard.compute(0, work))  # type: ignore[misc]
                     stages.append(_Stage(kernel, flops(work), timed))
                 case _:
                     pass
@@ -132,7 +132,7 @@ def _ends(shards: ModelShards, tokens: int) -> Iterator[_Stage]:
     shard.begin({x: np.zeros(inputs.types[x].shape, inputs.types[x].numpy) for x in inputs.inputs})
     for kernel in (INPUT, HEAD):
         work = Compute(kernel, rows=tokens, device=device)
-        timed = Timed(lambda i, work=work: shard.compute(0, work))  # type: ignore[misc]
+        timed = TimedFunction(lambda i, work=work: shard.compute(0, work))  # type: ignore[misc]
         yield _Stage(kernel, end_flops(source.spec, tokens), timed)
 
 
@@ -167,7 +167,7 @@ def _grid(spec: EncoderSpec, sizes: Mapping[str, int], tokens: int) -> Partition
     cuts = {what: _quarters(n) for what, n in sizes.items()}
     shares = tuple(Share(d, **{what: cut[i] for what, cut in cuts.items()}) for i, d in enumerate(devices))
     halves = (spec.inner - spec.inner // 2, spec.inner // 2)
-    return Partition("2d", _THERE[0], shares, tokens, Grid((devices[:2], devices[2:]), halves, halves))
+    return Partition("2d", _THERE[0], shares, tokens, DeviceGrid((devices[:2], devices[2:]), halves, halves))
 
 
 def _quarters(n: int) -> list[int]:

@@ -16,8 +16,8 @@ from pliant.cluster.control.messages import Note, decode_note, encode_note
 from pliant.cluster.net.comm import Tag
 from pliant.cluster.net.comm_zmq import ZmqComm
 from pliant.cluster.net.key import new_key
-from pliant.ir.topology import HandOver
-from pliant.profile.rounds import Clock
+from pliant.ir.capability import MessageOverhead
+from pliant.profile.timing_rounds import Clock
 
 _HERE, _PATIENCE_S = "here", 5.0
 _SMALL_BYTES, _LARGE_BYTES = 16 << 10, 1 << 20
@@ -29,8 +29,8 @@ _NAP_S = 2e-3
 class MessageCosts:
     """Costs of sent and of received messages."""
 
-    send: HandOver
-    take: HandOver
+    send: MessageOverhead
+    take: MessageOverhead
 
 
 def measure_message_cost(
@@ -84,7 +84,7 @@ def _once(
     return sent_s[0], taken_s
 
 
-def _line(samples: dict[int, list[float]]) -> HandOver:
+def _line(samples: dict[int, list[float]]) -> MessageOverhead:
     (small, small_s), (large, large_s) = sorted((n, median(seconds)) for n, seconds in samples.items())
     byte_s = max(0.0, (large_s - small_s) / (large - small))
-    return HandOver(max(0.0, small_s - byte_s * small), byte_s)
+    return MessageOverhead(max(0.0, small_s - byte_s * small), byte_s)

@@ -7,13 +7,13 @@ from typing import Protocol, final
 
 from pliant.cluster.member.run_executor import SegmentTask, StageRunner
 from pliant.cluster.net.activation_coding import Coding, with_coded_bytes
+from pliant.ir.capability import Capability
 from pliant.ir.partition import Partition
 from pliant.ir.program import Program, Segment
 from pliant.ir.projection import Projection, project
-from pliant.ir.topology import Capability
 from pliant.models.encoder.encoder_source import EncoderSource
 from pliant.models.encoder.encoder_spec import EncoderSpec
-from pliant.plan.split.split import layer_segment, split
+from pliant.plan.split.split_program import layer_segment, split
 from pliant.plan.split.stages import entering
 
 

@@ -29,9 +29,9 @@ from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.models.encoder.encoder_source import EncoderSource
 from pliant.models.encoder.encoder_spec import EncoderSpec
 from pliant.models.spec import picked_layers
-from pliant.plan.split.split import HEAD, INPUT
+from pliant.plan.split.split_program import HEAD, INPUT
 from pliant.plan.split.stage_graphs import graph_part, inputs, outputs
-from pliant.plan.split.stages import Stage, stages
+from pliant.plan.split.stages import DeviceStage, stages
 from pliant.run.arena import Arena
 from pliant.run.memory_use import MemoryPart, measure_part
 from pliant.run.packed_weights import SharedWeights
@@ -283,7 +283,9 @@ class Shard:
         at[ARENA] = self._arena.buffer
         return BoundStage(end.form, end.kernels, at)
 
-    def _bind(self, stage: Stage, compiled: CompiledPart, layer: int, forms: CompiledParts) -> BoundStage:
+    def _bind(
+        self, stage: DeviceStage, compiled: CompiledPart, layer: int, forms: CompiledParts
+    ) -> BoundStage:
         keys, weights = compiled.keys(self._picked[layer]), forms.weights(compiled, self._picked[layer])
         self._weights |= {keys[name]: array for name, array in weights.items()}
         at = {name: Buffer.of(array) for name, array in weights.items()}

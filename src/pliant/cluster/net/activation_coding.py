@@ -11,9 +11,9 @@ import numpy as np
 
 from pliant.arrays import Float32
 from pliant.errors import InputError
+from pliant.ir.capability import Interface, Links
 from pliant.ir.link import Link
 from pliant.ir.program import Exchange, Segment, Step
-from pliant.ir.topology import Interface, Links
 
 Coding = Literal["fp32", "fp16", "int8"]
 

@@ -10,10 +10,10 @@ from pliant.cluster.lead.lead_run import RunRecord
 from pliant.cluster.lead.margin import Margins
 from pliant.cluster.lead.predict import Prediction
 from pliant.cluster.lead.run_log import Fault
+from pliant.ir.capability import Links
 from pliant.ir.cost import Span, SpanState, latency, simulate
 from pliant.ir.partition import Mode, Partition
 from pliant.ir.program import Exchange, Program, value
-from pliant.ir.topology import Links
 
 
 @dataclass(frozen=True, slots=True)

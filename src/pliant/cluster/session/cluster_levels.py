@@ -13,11 +13,11 @@ from pliant.errors import BudgetError, ClusterError
 from pliant.ir.curve import Curve
 from pliant.ir.endpoint import ALIKE, RESOLUTION, Request, ServiceLevel
 from pliant.ir.partition import Partition
-from pliant.ir.times.levels import has_moved
+from pliant.ir.times.bounded_level import has_moved
 from pliant.ir.times.timing import Timing
 from pliant.models.encoder.encoder_source import Encoder
 from pliant.plan.split.stage_graphs import weight_bytes
-from pliant.plan.submodel.whole_accuracy import WholeAccuracy
+from pliant.plan.submodel.mixed_bits_accuracy import MixedBitsAccuracy
 
 _LENGTHS = (8, 32, 128, 512)
 """Lengths whose plans are predicted; times in between are interpolated linearly."""
@@ -35,7 +35,7 @@ _MOST_OFF = 2.0
 """Limit on one answer's correction: the first by a new plan loads weights."""
 
 
-def submodels(encoder: Encoder, accuracy: WholeAccuracy | None) -> tuple[Encoder, ...]:
+def submodels(encoder: Encoder, accuracy: MixedBitsAccuracy | None) -> tuple[Encoder, ...]:
     """Return the submodels worth a level, worst first; empty if accuracies were not measured.
 
     These are the deepest one of the narrowest width, for short deadlines, and the smallest one that is as
@@ -102,7 +102,7 @@ def times_of_parts(
 
 
 def accuracy_of(
-    source: Encoder, accuracy: WholeAccuracy | None, plans: Collection[Partition]
+    source: Encoder, accuracy: MixedBitsAccuracy | None, plans: Collection[Partition]
 ) -> float | None:
     """Return the lowest accuracy of a (sub)model under the `plans` of the whole one; None if unknown."""
     spec, each = source.spec, list[float]()
@@ -128,7 +128,7 @@ class ClusterLevels:
         whole: Encoder,
         whole_s: Curve,
         times: Mapping[Encoder, Curve] = MappingProxyType({}),
-        accuracy: WholeAccuracy | None = None,
+        accuracy: MixedBitsAccuracy | None = None,
         plans: Collection[Partition] = (),
     ) -> None:
         self._prior, self._times = whole_s, tuple(times.values())
@@ -184,7 +184,7 @@ class ClusterLevels:
 
 def levels_by(
     whole: Encoder,
-    accuracy: WholeAccuracy | None,
+    accuracy: MixedBitsAccuracy | None,
     parts: Collection[Encoder],
     plans: Mapping[int, Prediction],
     solve: Callable[[int, Encoder], Prediction],

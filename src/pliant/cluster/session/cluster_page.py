@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pliant.cluster.session.partition_plot import partition_svg
 from pliant.ir.text.table_text import table_html, table_lines
 from pliant.ir.text.timeline_text import timeline_text
-from pliant.plan.picture import can_draw
+from pliant.plan.plan_figure import can_draw
 from pliant.quantities import format_bytes, format_seconds
 
 if TYPE_CHECKING:  # avoids a cycle: ClusterPlan prints itself with this module

@@ -21,13 +21,13 @@ from pliant.ir.curve import Curve
 from pliant.ir.endpoint import Estimate, Request, ServiceLevel
 from pliant.ir.port import Port
 from pliant.ir.reply import Reply
+from pliant.ir.times.bounded_level import scaled
 from pliant.ir.times.bounds import AdaptiveBound
-from pliant.ir.times.levels import scaled
 from pliant.ir.times.timing import Timing
 from pliant.models.encoder.encoder_architecture import Feeds
 from pliant.models.encoder.encoder_source import Encoder
 from pliant.models.tokenizer import TokenizedInput
-from pliant.plan.submodel.whole_accuracy import WholeAccuracy
+from pliant.plan.submodel.mixed_bits_accuracy import MixedBitsAccuracy
 from pliant.quantities import format_seconds, parse_seconds
 from pliant.run.memory_use import MemoryUse
 from pliant.run.session.feeds import FeedsLike
@@ -65,7 +65,7 @@ class ClusterSession(TextSession[ClusterDetails]):
         identity: str,
         encoder: Encoder,
         primary: SharedPrimary,
-        accuracy: WholeAccuracy | None = None,
+        accuracy: MixedBitsAccuracy | None = None,
     ) -> None:
         limits = encoder.limits
         super().__init__(

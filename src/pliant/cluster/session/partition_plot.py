@@ -4,14 +4,14 @@ from typing import TYPE_CHECKING, Any
 
 from pliant.ir.cost import SpanState
 from pliant.ir.program import Compute, Load, Work
-from pliant.plan.picture import figure_svg
+from pliant.plan.plan_figure import figure_svg
 
 if TYPE_CHECKING:  # avoids a cycle: ClusterPlan shows itself with this module
     from pliant.cluster.session.cluster_plan import ClusterPlan
 
 
 def partition_svg(plan: "ClusterPlan") -> str:
-    """Return `plan` as an `<svg>` element for a page. Needs matplotlib (see `plan.picture.can_draw`)."""
+    """Return `plan` as an `<svg>` element for a page. Needs matplotlib (see `plan.plan_figure.can_draw`)."""
     return figure_svg(_figure(plan))
 
 

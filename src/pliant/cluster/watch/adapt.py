@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from math import ceil
 
-from pliant.ir.topology import Capability, Links
+from pliant.ir.capability import Capability, Links
 
 THRESHOLD = 0.12
 """Drift that triggers a new solution: above noise (a few percent), below what users notice."""

@@ -17,7 +17,7 @@ from pliant.cluster.watch.adapt import THRESHOLD, Topology
 from pliant.cluster.watch.member_registry import Member
 from pliant.cluster.watch.retry_backoff import RetryBackoff
 from pliant.cluster.watch.update_topology import UnconfirmedRatios, restore_measured_links, update_topology
-from pliant.ir.topology import Capability, Interface, Links
+from pliant.ir.capability import Capability, Interface, Links
 from pliant.models.encoder.encoder_source import EncoderSource
 
 UNKNOWN = Capability(cycles_per_flop=0.1, frequency_Hz=2e9, free_bytes=1 << 40, call_s=50e-6)

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pliant.cluster.control.messages import Note
 from pliant.cluster.lead.predict import Prediction, link_ratios
 from pliant.cluster.watch.adapt import Topology, damp_ratio
+from pliant.ir.capability import Capability, Drift, Links, ObservedStage, refreshed, refreshed_links
 from pliant.ir.program import Compute
-from pliant.ir.topology import Capability, Drift, Links, ObservedStage, refreshed, refreshed_links
-from pliant.plan.split.split import HEAD, INPUT
+from pliant.plan.split.split_program import HEAD, INPUT
 
 UnconfirmedRatios = Mapping[tuple[str, str], float]
 """Per stage of a device, or link: the part of the last ratio that is not confirmed yet."""

@@ -20,7 +20,7 @@ from pliant.errors import GraphError, InputError
 from pliant.ir.executable import ARENA
 from pliant.ir.graph import TensorType
 from pliant.kernels.runtime.walker import PoolContext, UnitRange, walker_ir
-from pliant.store.container import Layout
+from pliant.store.container import FileLayout
 
 _MAX_RANK = 8
 
@@ -69,7 +69,7 @@ def _write(image: Image, name: str, out: Path) -> None:
     (out / f"{name}.map").write_text(f"{{ global: {exported}; local: *; }};\n", encoding="utf-8")
 
 
-def _tables(program: EncodedProgram, layout: Layout, name: str, needs_tiles: bool) -> str:
+def _tables(program: EncodedProgram, layout: FileLayout, name: str, needs_tiles: bool) -> str:
     """The model-specific part of the C source."""
     weights = dict(zip(program.weights, layout.offsets, strict=True))
     inputs, outputs = list(program.inputs), list(program.outputs)

@@ -13,8 +13,8 @@ from pliant.errors import InputError
 from pliant.kernels.emit.isa import Isa
 from pliant.kernels.runtime.aligned_memory import aligned_bytes
 from pliant.kernels.runtime.jit import compile_modules
-from pliant.store.container import Field, Layout, Written, lay_out, write_file
-from pliant.store.staged import clear_leftovers, staged
+from pliant.store.atomic_directory import clear_leftovers, staged
+from pliant.store.container import FileDigest, FileLayout, TensorField, lay_out, write_file
 
 _SAFETENSORS = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "uint8": "U8"}
 OBJECTS = "kernels"
@@ -57,18 +57,18 @@ def write_kernels(
     return objects
 
 
-def write_weights(image: Image, path: Path) -> tuple[Layout, Written]:
+def write_weights(image: Image, path: Path) -> tuple[FileLayout, FileDigest]:
     """Constants and packed weights, in the order of `EncodedProgram.weights`, one in memory at a time."""
     layout = lay_out([_field(image, weight) for weight in (*image.constants, *image.packed)])
     return layout, write_file(path, layout, _weights(image), lambda path: path.open("wb"))
 
 
-def _field(image: Image, weight: str) -> Field:
+def _field(image: Image, weight: str) -> TensorField:
     if weight in image.packed:
-        return Field(weight, "U8", (image.packed[weight].n_bytes,))
+        return TensorField(weight, "U8", (image.packed[weight].n_bytes,))
     array = image.constants[weight]
     kind = _SAFETENSORS.get(str(array.dtype))
-    return Field(weight, kind, array.shape) if kind else Field(weight, "U8", (array.nbytes,))
+    return TensorField(weight, kind, array.shape) if kind else TensorField(weight, "U8", (array.nbytes,))
 
 
 def _weights(image: Image) -> Iterator[np.ndarray]:

@@ -34,7 +34,7 @@ from pliant.models.spec import ModelSpec
 from pliant.models.token_ids import check_ids
 from pliant.models.word_table import QuantizedTable
 from pliant.store.coding.encode_layer import RESIDENT_ARRAYS, ResidentLayer
-from pliant.store.store_files import Embeddings, HeadWeights, Linear
+from pliant.store.store_files import Embeddings, HeadWeights, LinearWeights
 
 
 @final
@@ -227,7 +227,7 @@ def fixed_bytes(
     return own + plain + ends + sum(layer.n_bytes for layer in resident)
 
 
-def plain_layers(embeddings: Embeddings, head: HeadWeights) -> dict[str, Linear]:
+def plain_layers(embeddings: Embeddings, head: HeadWeights) -> dict[str, LinearWeights]:
     """The plain matrices around the layers, by their names in the graphs."""
     layers = {"project": embeddings.project, "dense": head.dense, "classifier": head.classifier}
     return {name: linear for name, linear in layers.items() if linear is not None}

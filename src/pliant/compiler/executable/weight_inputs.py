@@ -18,7 +18,7 @@ from pliant.kernels.runtime.buffer import Buffer
 from pliant.models.slice_shapes import GROUP_COLUMNS, SliceGeometry, padded_size
 from pliant.models.spec import Precision
 from pliant.store.coding.encode_layer import ResidentLayer
-from pliant.store.store_files import Linear
+from pliant.store.store_files import LinearWeights
 
 _BIASES = ("qkv_bias", "output_bias", "up_bias", "down_bias")
 FULL_CODES: Mapping[Precision, int] = {"F16": F16, "BF16": BF16, "F32": F32}
@@ -111,7 +111,7 @@ class PlainArrays:
     outlier_rows: UInt32[np.ndarray, " column_groups_and_one"]
 
 
-def plain_arrays(linear: Linear) -> PlainArrays:
+def plain_arrays(linear: LinearWeights) -> PlainArrays:
     """The arrays that kernels read for a linear layer."""
     n_out, n_in = linear.weight.shape
     matrix = np.zeros((padded_size(n_in), padded_size(n_out)), np.float32)
@@ -124,7 +124,7 @@ def plain_arrays(linear: Linear) -> PlainArrays:
 class PlainWeights:
     """A linear layer with its descriptor."""
 
-    def __init__(self, name: str, linear: Linear) -> None:
+    def __init__(self, name: str, linear: LinearWeights) -> None:
         self._name, self._plain = name, plain_arrays(linear)
         self._slices = np.zeros(1, SLICE_DTYPE)
         self._slices["bits"], self._slices["full"] = F32, self._plain.packed.ctypes.data
@@ -145,7 +145,7 @@ class PlainWeights:
         }
 
 
-def plain_bytes(linear: Linear) -> int:
+def plain_bytes(linear: LinearWeights) -> int:
     """Bytes of the arrays of `PlainWeights`, before they are made."""
     rows, columns = padded_size(linear.weight.shape[1]), padded_size(linear.weight.shape[0])
     return 4 * (rows * columns + columns + columns // GROUP_COLUMNS + 1) + SLICE_DTYPE.itemsize

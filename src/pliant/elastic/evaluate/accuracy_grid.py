@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pliant.arrays import Float, Int
-from pliant.elastic.evaluate.answers import Labelled, embedded, log_likelihood, through
+from pliant.elastic.evaluate.labelled_inputs import LabelledInput, embedded, log_likelihood, through
 from pliant.errors import InputError
 from pliant.ir.bitwidths import FULL_BITS
 from pliant.models.spec import picked_layers
@@ -28,7 +28,7 @@ OnCell = Callable[[int, int], None]  # (submodels done, total)
 
 def measure_grid(
     engine: Engine,
-    examples: Sequence[Labelled],
+    examples: Sequence[LabelledInput],
     *,
     bits: Sequence[int] = GRID_BITS,
     on_cell: OnCell = lambda done, total: None,
@@ -49,7 +49,7 @@ def measure_grid(
     N, total = spec.n_layers, len(offered) * len(spec.widths) * spec.n_layers
     folds = np.arange(len(examples)) % N_FOLDS
     entries: list[AccuracyEntry] = []
-    parts: list[_Parts] = []
+    parts: list[_FoldMeans] = []
     for k in offered:
         engine.hold(np.full((N, spec.n_heads), k, np.int64))
         for m in spec.widths:
@@ -59,7 +59,7 @@ def measure_grid(
                     right[n, i] = int(np.argmax(logits)) == example.label
                     likelihood[n, i] = min(0.0, log_likelihood(logits, example.label))
             for n in range(N):
-                parts.append(_Parts(_by_fold(right[n], folds), _by_fold(likelihood[n], folds)))
+                parts.append(_FoldMeans(_by_fold(right[n], folds), _by_fold(likelihood[n], folds)))
                 entries.append(
                     AccuracyEntry(n + 1, m, k, float(right[n].mean()), float(likelihood[n].mean()))
                 )
@@ -69,7 +69,7 @@ def measure_grid(
 
 
 @dataclass(frozen=True, slots=True)
-class _Parts:
+class _FoldMeans:
     """Means of one entry, one per fold."""
 
     accuracy: list[float]
@@ -81,7 +81,7 @@ def _by_fold(values: Float[np.ndarray, " X"], folds: Int[np.ndarray, " X"]) -> l
     return means
 
 
-def _folds(sizes: Sequence[int], parts: Sequence[_Parts]) -> tuple[AccuracyFold, ...]:
+def _folds(sizes: Sequence[int], parts: Sequence[_FoldMeans]) -> tuple[AccuracyFold, ...]:
     if len(sizes) < 2:
         return ()
     return tuple(
@@ -90,7 +90,7 @@ def _folds(sizes: Sequence[int], parts: Sequence[_Parts]) -> tuple[AccuracyFold,
     )
 
 
-def _every_depth(engine: Engine, example: Labelled, width: int) -> list[Float[np.ndarray, " C"]]:
+def _every_depth(engine: Engine, example: LabelledInput, width: int) -> list[Float[np.ndarray, " C"]]:
     """Return the answers of the submodels of 1 to N layers, in that order."""
     N = engine.spec.n_layers
     known: dict[tuple[int, ...], np.ndarray] = {(): embedded(engine, example.encoded)}

@@ -13,7 +13,7 @@ _Z = 1.959963984540054
 
 
 @dataclass(frozen=True, slots=True)
-class Interval:
+class ConfidenceInterval:
     """A point estimate and its central 95 % interval, all in the unit of `value`."""
 
     value: float
@@ -24,7 +24,7 @@ class Interval:
         return f"{100 * self.value:.2f} [{100 * self.low:.2f}, {100 * self.high:.2f}]"
 
 
-def accuracy(is_right: Bool[np.ndarray, " n"]) -> Interval:
+def accuracy(is_right: Bool[np.ndarray, " n"]) -> ConfidenceInterval:
     """Return the share of right answers with its score interval (Wilson 1927, "Probable inference").
 
     The interval has a width even if all answers are right, or none: 2 of 2 give 34 to 100 %. A bootstrap,
@@ -34,10 +34,10 @@ def accuracy(is_right: Bool[np.ndarray, " n"]) -> Interval:
     value = float(is_right.mean())
     centre = (value + _Z**2 / (2 * n)) / (1 + _Z**2 / n)
     half = _Z / (1 + _Z**2 / n) * sqrt(value * (1 - value) / n + _Z**2 / (4 * n**2))
-    return Interval(value, max(0.0, centre - half), min(1.0, centre + half))
+    return ConfidenceInterval(value, max(0.0, centre - half), min(1.0, centre + half))
 
 
-def paired_difference(a: Bool[np.ndarray, " n"], b: Bool[np.ndarray, " k"]) -> Interval:
+def paired_difference(a: Bool[np.ndarray, " n"], b: Bool[np.ndarray, " k"]) -> ConfidenceInterval:
     """Return the accuracy of `a` minus the accuracy of `b` on the same examples.
 
     The interval is the adjusted Wald interval for matched pairs of Agresti and Min (Statistics in Medicine
@@ -51,7 +51,7 @@ def paired_difference(a: Bool[np.ndarray, " n"], b: Bool[np.ndarray, " k"]) -> I
     only_a, only_b = int(np.sum(a & ~b)), int(np.sum(b & ~a))
     centre = (only_a - only_b) / (n + 2)
     half = _Z * sqrt((only_a + only_b + 1) / (n + 2) - centre**2) / sqrt(n + 2)
-    return Interval((only_a - only_b) / n, max(-1.0, centre - half), min(1.0, centre + half))
+    return ConfidenceInterval((only_a - only_b) / n, max(-1.0, centre - half), min(1.0, centre + half))
 
 
 def f1(predicted: Int[np.ndarray, " n"], expected: Int[np.ndarray, " n"], positive: int = 1) -> float:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pliant.arrays import Float, Int
-from pliant.elastic.evaluate.answers import Labelled, embedded, log_likelihood, through
+from pliant.elastic.evaluate.labelled_inputs import LabelledInput, embedded, log_likelihood, through
 from pliant.errors import InputError
 from pliant.ir.bitwidths import FULL_BITS, LOWEST_BITS
 from pliant.run.submodel.engine import Engine, runs_of
@@ -38,7 +38,7 @@ class Ablation:
 
 
 def ablate(
-    engine: Engine, examples: Sequence[Labelled], *, on_shard: OnShard = lambda done, total: None
+    engine: Engine, examples: Sequence[LabelledInput], *, on_shard: OnShard = lambda done, total: None
 ) -> Ablation:
     """Run the ablation of STI 5.2 over the whole model, one engine call per layer and input.
 
@@ -51,7 +51,7 @@ def ablate(
         raise InputError("an ablation needs a classifier and at least one labelled example.")
     N, M = engine.spec.n_layers, engine.spec.n_heads
     accuracy, likelihood = np.zeros((N, M)), np.zeros((N, M))
-    with _Both(engine):
+    with _TwoFidelities(engine):
         inputs = [embedded(engine, example.encoded) for example in examples]
         floor = (0.0, 0.0)
         for layer in range(N):
@@ -66,7 +66,7 @@ def ablate(
     return Ablation(len(examples), accuracy, likelihood, *floor)
 
 
-class _Both:
+class _TwoFidelities:
     """Holds every shard at the lowest bits, in use, and at full fidelity, inside a `with` block."""
 
     def __init__(self, engine: Engine) -> None:
@@ -94,7 +94,7 @@ def _through(engine: Engine, layer: int, hidden: Float[np.ndarray, "T d"]) -> Fl
 
 
 def _judge(
-    engine: Engine, inputs: Sequence[Float[np.ndarray, "_ d"]], examples: Sequence[Labelled], first: int
+    engine: Engine, inputs: Sequence[Float[np.ndarray, "_ d"]], examples: Sequence[LabelledInput], first: int
 ) -> tuple[float, float]:
     """Return accuracy and mean log-likelihood of layers `first` and above, given the inputs of `first`."""
     spec, encoder = engine.spec, engine.encoder

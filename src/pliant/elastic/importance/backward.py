@@ -15,7 +15,7 @@ from pliant.errors import InputError
 from pliant.models.spec import Activation, Head, ModelSpec
 from pliant.models.tokenizer import TokenizedInput
 from pliant.store.layers import LayerWeights, Norm
-from pliant.store.store_files import Embeddings, HeadWeights, Linear
+from pliant.store.store_files import Embeddings, HeadWeights, LinearWeights
 
 Tokens = Float32[np.ndarray, "tokens _"]  # one row per token, tokens of all inputs
 Bounds = Sequence[tuple[int, int]]  # first token and end of each input
@@ -165,7 +165,7 @@ def _normal_cdf(x: Tokens) -> Tokens:
     return _array(np.where(x < 0, tail, 1 - tail))
 
 
-def _linear(x: Tokens, w: Linear) -> Tokens:
+def _linear(x: Tokens, w: LinearWeights) -> Tokens:
     return _array(x @ w.weight.T + w.bias)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from pliant.arrays import Float
-from pliant.elastic.evaluate.answers import Labelled
+from pliant.elastic.evaluate.labelled_inputs import LabelledInput
 from pliant.elastic.importance.backward import Tokens, backward, embed, forward, loss_gradient
 from pliant.errors import InputError
 from pliant.ir.bitwidths import FULL_BITS, LOWEST_BITS
@@ -19,7 +19,7 @@ OnExamples = Callable[[int, int], None]  # (examples done, total)
 
 
 def first_order(
-    store: Store, examples: Sequence[Labelled], *, on_examples: OnExamples = lambda done, total: None
+    store: Store, examples: Sequence[LabelledInput], *, on_examples: OnExamples = lambda done, total: None
 ) -> Float[np.ndarray, "N M"]:
     """Return each shard's gain of likelihood alone at full fidelity, to first order: nats, [N, M].
 

@@ -17,14 +17,14 @@ from pliant.ir.executable import (
     Scalar,
     at_hand,
 )
-from pliant.ir.text.executable_text import Kind
+from pliant.ir.text.executable_text import PartKind
 
 
 @dataclass(frozen=True, slots=True)
 class ExecutableFault:
     """What is wrong with one part, identified by its kind and its number within that kind."""
 
-    kind: Kind
+    kind: PartKind
     number: int
     reason: str
 
@@ -39,7 +39,7 @@ def executable_faults(executable: Executable) -> Iterator[ExecutableFault]:
     """
     for arena_fault in arena_faults(executable.tensors, at_hand(executable.arena_bytes)):
         yield ExecutableFault("tensor", arena_fault.tensor, arena_fault.reason)
-    spaces = _Spaces(executable)
+    spaces = _Placement(executable)
     for name in spaces.names_given_twice:
         yield ExecutableFault("head", 0, f"two tensors are called {name}.")
     for i, alias in enumerate(executable.aliases):
@@ -84,7 +84,7 @@ def arena_faults(tensors: Sequence[ArenaTensor], arena_bytes: int) -> Iterator[A
 
 
 @final
-class _Spaces:
+class _Placement:
     """Where tensors are stored, and what has been written so far."""
 
     def __init__(self, executable: Executable) -> None:
@@ -195,8 +195,8 @@ def _difference(formula: Formula, sizes: Mapping[str, int]) -> Iterator[str]:
         yield f"{formula.text} is {found} for these sizes, not {formula.value}."
 
 
-def _formulas(executable: Executable) -> Iterator[tuple[Kind, int, Formula]]:
-    numbers: list[tuple[Kind, int, Iterable[object]]] = [
+def _formulas(executable: Executable) -> Iterator[tuple[PartKind, int, Formula]]:
+    numbers: list[tuple[PartKind, int, Iterable[object]]] = [
         ("arena", 0, (executable.arena_bytes, executable.scratch_bytes)),
         *(("input", i, t.shape) for i, (_, t) in enumerate(executable.inputs)),
         *(("output", i, t.shape) for i, (_, t) in enumerate(executable.outputs)),

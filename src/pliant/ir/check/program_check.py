@@ -3,19 +3,19 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from pliant.ir.program import Compute, Exchange, Load, Part, Program, Step, Tensor
+from pliant.ir.program import Compute, Exchange, Load, Program, Step, Tensor, TensorPart
 from pliant.ir.projection import joined, takes_part
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class ProgramFault:
     """What is wrong with one step, identified by its number in the whole program."""
 
     step: int
     reason: str
 
 
-def faults(program: Program) -> Iterator[Fault]:
+def faults(program: Program) -> Iterator[ProgramFault]:
     """Yield what would make a run incorrect, step by step; nothing for a valid program.
 
     A `Program` already ensures what `Segment` and `Step` check: lanes, and steps that wait for earlier ones.
@@ -34,13 +34,17 @@ def faults(program: Program) -> Iterator[Fault]:
             if not isinstance(step.work, Exchange):
                 continue
             for reason in _message(step.work, tensors):
-                yield Fault(first + i, reason)
+                yield ProgramFault(first + i, reason)
             name = step.work.tensor
             made_here = bool(step.after) or not _computes(program, step.work.src)
             if not made_here and kept is not None and name not in kept:
-                yield Fault(first + i, f"{name} was neither kept by the segment before nor made in this one.")
+                yield ProgramFault(
+                    first + i, f"{name} was neither kept by the segment before nor made in this one."
+                )
             if i not in waited and name not in segment.live and _computes(program, step.work.dst):
-                yield Fault(first + i, f"nothing on {step.work.dst} waits for {name}, and it is not kept.")
+                yield ProgramFault(
+                    first + i, f"nothing on {step.work.dst} waits for {name}, and it is not kept."
+                )
         first += len(segment.steps)
         kept = segment.live
 
@@ -59,7 +63,7 @@ def _before(steps: Sequence[Step]) -> list[int]:
     return before
 
 
-def _loads(steps: Sequence[Step], before: Sequence[int]) -> Iterator[Fault]:
+def _loads(steps: Sequence[Step], before: Sequence[int]) -> Iterator[ProgramFault]:
     for i, step in enumerate(steps):
         if not isinstance(step.work, Load):
             continue
@@ -71,10 +75,10 @@ def _loads(steps: Sequence[Step], before: Sequence[int]) -> Iterator[Fault]:
             and _owner(other) == _owner(step)
         ]
         if not users:
-            yield Fault(i, f"layer {step.work.layer} is loaded, but no step computes it.")
+            yield ProgramFault(i, f"layer {step.work.layer} is loaded, but no step computes it.")
         for j in users:
             if not before[j] >> i & 1:
-                yield Fault(j, f"layer {step.work.layer} does not wait for its load, step {i}.")
+                yield ProgramFault(j, f"layer {step.work.layer} does not wait for its load, step {i}.")
 
 
 def _message(work: Exchange, tensors: dict[str, Tensor]) -> Iterator[str]:
@@ -85,7 +89,7 @@ def _message(work: Exchange, tensors: dict[str, Tensor]) -> Iterator[str]:
     rows, *columns = tensor.shape if len(tensor.shape) == 2 else (0,)
     if work.part is None or not (isinstance(rows, int) and columns and isinstance(columns[0], int)):
         return
-    if not Part(0, rows, 0, columns[0]).covers(work.part):
+    if not TensorPart(0, rows, 0, columns[0]).covers(work.part):
         yield f"{work.part} is not a part of {work.tensor}, which has [{rows}, {columns[0]}]."
     n_bytes = work.part.size * tensor.itemsize
     if work.n_bytes != n_bytes:

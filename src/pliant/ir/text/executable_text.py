@@ -24,7 +24,7 @@ from pliant.ir.text.names import NAME, matched, name_text, parse_name, parse_nam
 
 HEAD = "executable "
 """The start of an executable's first line."""
-Kind = Literal["head", "input", "output", "constant", "arena", "tensor", "alias", "call", "copy"]
+PartKind = Literal["head", "input", "output", "constant", "arena", "tensor", "alias", "call", "copy"]
 _INDENT = "    "
 
 _NUMBER = r"(?:-?\d+|\{[^{}]* = -?\d+\})"
@@ -67,7 +67,7 @@ class ExecutableFile:
     """An executable read from text, and the line of each part, from 1, by its kind and number."""
 
     executable: Executable
-    lines: Mapping[tuple[Kind, int], int]
+    lines: Mapping[tuple[PartKind, int], int]
 
 
 def executable_text(executable: Executable) -> str:
@@ -82,7 +82,7 @@ def parse_executable(text: str) -> ExecutableFile:
     """
     written = text.splitlines() or [""]
     first = next((i for i, line in enumerate(written) if line.startswith(HEAD)), 0)
-    reader = _Reader()
+    reader = _ExecutableParser()
     number = first
     try:
         while number < len(written):
@@ -177,7 +177,7 @@ class _LineError(ValueError):
 
 
 @dataclass
-class _Reader:
+class _ExecutableParser:
     """The parts read so far, in the order of printing."""
 
     head: re.Match[str] | None = None
@@ -189,7 +189,7 @@ class _Reader:
     aliases: list[Alias] = field(default_factory=list)
     calls: list[KernelCall] = field(default_factory=list)
     copies: list[tuple[str, Address]] = field(default_factory=list)
-    lines: dict[tuple[Kind, int], int] = field(default_factory=dict)
+    lines: dict[tuple[PartKind, int], int] = field(default_factory=dict)
 
     def add(self, lines: list[str], number: int) -> None:
         """Add one part, which begins at line `number`."""
@@ -202,7 +202,7 @@ class _Reader:
         kind, at = self._part(line.partition(" ")[0], lines)
         self.lines[kind, at] = number
 
-    def _part(self, word: str, lines: list[str]) -> tuple[Kind, int]:
+    def _part(self, word: str, lines: list[str]) -> tuple[PartKind, int]:
         line = lines[0]
         match word:
             case "input":

@@ -11,14 +11,14 @@ from pliant.ir.program import (
     Amount,
     Compute,
     Exchange,
-    Linear,
+    LinearExtent,
     Load,
-    Part,
     Program,
-    Run,
     Segment,
+    SliceRun,
     Step,
     Tensor,
+    TensorPart,
     Work,
     check_step,
 )
@@ -193,7 +193,7 @@ def _to_load(text: str) -> Load:
     for one in found["runs"].split(", "):
         run = matched(_RUN, one, "of a load: 'plane N [FIRST:END]' or 'full [FIRST:END]'")
         part, first = FULL if run["part"] is None else int(run["part"]), int(run["first"])
-        runs.append(Run(layer, part, first, int(run["stop"]) - first))
+        runs.append(SliceRun(layer, part, first, int(run["stop"]) - first))
     return Load(layer, tuple(runs), int(found["n_bytes"]), int(found["n_reads"] or 1))
 
 
@@ -203,16 +203,16 @@ def _to_exchange(text: str) -> Exchange:
     return Exchange(tensor, _to_amount(found["n_bytes"]), src, dst, _to_part(found["part"]))
 
 
-def _to_part(text: str | None) -> Part | None:
+def _to_part(text: str | None) -> TensorPart | None:
     if text is None:
         return None
     found = matched(_PART, text, "a part: 'FIRST:END, FIRST:END'")
     row, rows, column, columns = (int(found[x]) for x in ("row", "rows", "column", "columns"))
-    return Part(row, rows - row, column, columns - column)
+    return TensorPart(row, rows - row, column, columns - column)
 
 
 def _to_amount(text: str) -> Amount:
     if re.fullmatch(_N, text):
         return int(text)
     found = matched(_LINEAR, text, "an amount: a number, or TIMES*EXTENT+NUMBER")
-    return Linear(parse_name(found["symbol"]), int(found["times"] or 1), int(found["plus"] or 0))
+    return LinearExtent(parse_name(found["symbol"]), int(found["times"] or 1), int(found["plus"] or 0))

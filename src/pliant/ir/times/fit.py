@@ -13,7 +13,7 @@ import numpy as np
 from pliant.arrays import Float64
 from pliant.errors import RouteError
 from pliant.ir.curve import Curve, line
-from pliant.ir.times.pieces import Quadratic, piecewise
+from pliant.ir.times.piecewise import Quadratic, piecewise
 
 _ENOUGH = 8
 """Minimum number of samples for a fit; fewer samples scale the prior."""

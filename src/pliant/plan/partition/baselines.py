@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from pliant.ir.partition import Partition
-from pliant.plan.partition.pace import FlatMode, Plans, as_partition, plan_of, seconds
-from pliant.plan.partition.problem import Problem
-from pliant.plan.partition.starts import proportional
+from pliant.plan.partition.initial_plans import proportional
+from pliant.plan.partition.partition_cost import FlatMode, FlatPlans, as_partition, plan_of, seconds
+from pliant.plan.partition.problem import PartitionProblem
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,22 +18,22 @@ class Baseline:
     seconds: float
 
 
-def local(p: Problem) -> Baseline:
+def local(p: PartitionProblem) -> Baseline:
     """Run everything on the primary."""
     return _shared(p, "ws", np.eye(p.n)[p.primary])
 
 
-def equal(p: Problem, mode: FlatMode) -> Baseline:
+def equal(p: PartitionProblem, mode: FlatMode) -> Baseline:
     """Give all devices equal shares, as in parallelism among equal devices (Shoeybi et al. 2019)."""
     return _shared(p, mode, np.ones(p.n))
 
 
-def by_speed(p: Problem, mode: FlatMode) -> Baseline:
+def by_speed(p: PartitionProblem, mode: FlatMode) -> Baseline:
     """Share in proportion to each device's compute speed; the network is ignored."""
     return _shared(p, mode, 1.0 / (p.attend_s[:, -1] + p.rest_s[:, -1]))
 
 
-def coedge(p: Problem) -> Baseline:
+def coedge(p: PartitionProblem) -> Baseline:
     """Return CoEdge's shares (Zeng et al. 2020), in the weight-stationary mode as in Hepti 5.3.
 
     Shares are proportional to each device's speed of computing and exchanging, and set once: they are kept
@@ -44,13 +44,13 @@ def coedge(p: Problem) -> Baseline:
     return _shared(p, "ws", 1.0 / (p.attend_s[:, -1] + p.rest_s[:, -1] + sent_s))
 
 
-def predicted_s(p: Problem, partition: Partition) -> float:
+def predicted_s(p: PartitionProblem, partition: Partition) -> float:
     """Return the seconds of a partition under the costs of `p`, which need not be those it was made for."""
     return float(seconds(p, plan_of(p, partition))[0])
 
 
-def _shared(p: Problem, mode: FlatMode, speed: np.ndarray) -> Baseline:
+def _shared(p: PartitionProblem, mode: FlatMode, speed: np.ndarray) -> Baseline:
     s, ratio = p.sizes, speed[None].astype(float)
     columns = proportional(ratio, s.n_columns) if mode == "1d" else np.zeros((1, p.n), dtype=np.int64)
-    plan = Plans(mode, proportional(ratio, s.n_heads), proportional(ratio, s.rows), columns)
+    plan = FlatPlans(mode, proportional(ratio, s.n_heads), proportional(ratio, s.rows), columns)
     return Baseline(as_partition(p, plan), float(seconds(p, plan)[0]))

@@ -7,8 +7,8 @@ from typing import final
 import numpy as np
 
 from pliant.arrays import Float
-from pliant.ir.topology import Capability
-from pliant.plan.partition.sizes import Amount
+from pliant.ir.capability import Capability
+from pliant.plan.partition.sizes import AffineCost
 
 Table = Float[np.ndarray, "devices _"]
 """Seconds of each device (row) for 0, 1, 2, ... heads, rows or columns; column 0 is zero."""
@@ -47,7 +47,7 @@ class DeviceTimes:
 
 
 @lru_cache(maxsize=512)
-def table(devices: tuple[Capability, ...], kind: str, amount: Amount, most: int) -> Table:
+def table(devices: tuple[Capability, ...], kind: str, amount: AffineCost, most: int) -> Table:
     """Return the seconds of 0 to `most` units of `amount`, as `Capability.seconds` gives them; read-only."""
     ops = amount.fixed + amount.each * np.arange(most + 1.0)
     ops[0] = 0.0

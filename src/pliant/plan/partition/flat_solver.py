@@ -11,11 +11,18 @@ from math import ceil, floor
 import numpy as np
 
 from pliant.arrays import Float
+from pliant.plan.partition.initial_plans import (
+    MOST_PLANS,
+    all_plans,
+    every_start,
+    n_plans,
+    starts,
+    with_heads,
+)
 from pliant.plan.partition.linear_shares import fitted
-from pliant.plan.partition.moves import best, descend, moves
-from pliant.plan.partition.pace import Counts, FlatMode, Plans, seconds, together
-from pliant.plan.partition.problem import Problem
-from pliant.plan.partition.starts import MOST_PLANS, all_plans, every_start, n_plans, starts, with_heads
+from pliant.plan.partition.local_search import best, descend, moves
+from pliant.plan.partition.partition_cost import Counts, FlatMode, FlatPlans, seconds, together
+from pliant.plan.partition.problem import PartitionProblem
 
 FEW = 4
 """With this many devices, there are at most 15 sets per axis."""
@@ -34,7 +41,7 @@ LAST_ROUNDS = 2
 """Rounds of moves after it: a third saves 0.3 % of the time, and takes a tenth longer."""
 
 
-def solve_flat(p: Problem, mode: FlatMode) -> tuple[Plans, float]:
+def solve_flat(p: PartitionProblem, mode: FlatMode) -> tuple[FlatPlans, float]:
     """Return the fastest plan found; infinite seconds if none fits in memory.
 
     If there are few plans, as for two devices in the weight-stationary mode, all are priced.
@@ -44,18 +51,18 @@ def solve_flat(p: Problem, mode: FlatMode) -> tuple[Plans, float]:
     return _solve_few(p, mode) if p.n <= FEW else _solve_many(p, mode)
 
 
-def improve(p: Problem, plan: Plans, plan_s: float, rounds: int) -> tuple[Plans, float]:
+def improve(p: PartitionProblem, plan: FlatPlans, plan_s: float, rounds: int) -> tuple[FlatPlans, float]:
     """Apply the best move of rows or columns, then of heads, for at most `rounds`."""
     near = (lambda plan: _near(plan, "rows", "columns"), lambda plan: _near(plan, "heads"))
     return descend([(plan, plan_s)], near, lambda plans: seconds(p, plans), rounds)[0]
 
 
-def _solve_many(p: Problem, mode: FlatMode) -> tuple[Plans, float]:
+def _solve_many(p: PartitionProblem, mode: FlatMode) -> tuple[FlatPlans, float]:
     plan, plan_s = best(p, starts(p, mode))
     if not np.isfinite(plan_s):
         return plan, plan_s
 
-    def dealt(plan: Plans) -> Plans:
+    def dealt(plan: FlatPlans) -> FlatPlans:
         return with_heads(p, mode, moves(plan, {"heads": 1}).heads)
 
     ((plan, _),) = descend([(plan, plan_s)], (dealt,), lambda plans: seconds(p, plans), HEAD_ROUNDS)
@@ -63,7 +70,7 @@ def _solve_many(p: Problem, mode: FlatMode) -> tuple[Plans, float]:
     return improve(p, plan, plan_s, LAST_ROUNDS)
 
 
-def _near(plan: Plans, *axes: str) -> Plans:
+def _near(plan: FlatPlans, *axes: str) -> FlatPlans:
     """Return all plans one move away: a head, a row, a column, or a 64th of the columns."""
     sizes = {axis: {1} for axis in axes}
     if "columns" in axes:
@@ -72,7 +79,7 @@ def _near(plan: Plans, *axes: str) -> Plans:
     return together([plan, *(moves(plan, {axis: n}) for axis, some in sizes.items() for n in sorted(some))])
 
 
-def _solve_few(p: Problem, mode: FlatMode) -> tuple[Plans, float]:
+def _solve_few(p: PartitionProblem, mode: FlatMode) -> tuple[FlatPlans, float]:
     plans, times = _leaders(p, every_start(p, mode), WIDTHS[0])
     if not np.isfinite(times[0]):
         return plans.take(0), float(times[0])
@@ -89,7 +96,9 @@ def _solve_few(p: Problem, mode: FlatMode) -> tuple[Plans, float]:
     return plans.take(0), float(times[0])
 
 
-def _leaders(p: Problem, plans: Plans, width: int) -> tuple[Plans, Float[np.ndarray, " plans"]]:
+def _leaders(
+    p: PartitionProblem, plans: FlatPlans, width: int
+) -> tuple[FlatPlans, Float[np.ndarray, " plans"]]:
     """Return the fastest plan of each of the `width` fastest choices of sharing devices, best first."""
     times = seconds(p, plans)
     order = np.argsort(times, kind="stable")
@@ -99,7 +108,7 @@ def _leaders(p: Problem, plans: Plans, width: int) -> tuple[Plans, Float[np.ndar
     return plans.take(kept), times[kept]
 
 
-def _one_move(plans: Plans) -> Plans:
+def _one_move(plans: FlatPlans) -> FlatPlans:
     """Return the plans themselves, then all plans one move away from any of them."""
     found = [plans]
     for axis, some in SIZES.items():
@@ -108,7 +117,7 @@ def _one_move(plans: Plans) -> Plans:
     return together(found)
 
 
-def _several_moves(p: Problem, plan: Plans) -> list[Plans]:
+def _several_moves(p: PartitionProblem, plan: FlatPlans) -> list[FlatPlans]:
     """Return moves along two axes at once, of a few units, of half or of all that a device has.
 
     In the 1D-tiled mode also along three axes, with rows and columns between the same two devices, and heads
@@ -129,7 +138,7 @@ def _several_moves(p: Problem, plan: Plans) -> list[Plans]:
     return found
 
 
-def _jumps(plans: Plans, axis: str) -> Plans:
+def _jumps(plans: FlatPlans, axis: str) -> FlatPlans:
     """Return moves of a few units, of half and of all that a device has."""
     share, some = getattr(plans, axis), SIZES[axis]
     parts = [np.where(np.isin(part, some), 0, part) for part in ((share + 1) // 2, share)]

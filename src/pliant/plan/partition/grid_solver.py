@@ -11,11 +11,11 @@ from functools import partial
 import numpy as np
 
 from pliant.arrays import Bool, Float, Int
-from pliant.plan.partition.moves import best, descend, moves, with_share
-from pliant.plan.partition.pace import GridPlans, by_device, together, weights
-from pliant.plan.partition.pace_2d import grid_seconds
-from pliant.plan.partition.problem import ITEMSIZE, Problem
-from pliant.plan.partition.starts import head_room, proportional, spread
+from pliant.plan.partition.cost_2d import grid_seconds
+from pliant.plan.partition.initial_plans import head_room, proportional, spread
+from pliant.plan.partition.local_search import best, descend, moves, with_share
+from pliant.plan.partition.partition_cost import GridPlans, by_device, together, weights
+from pliant.plan.partition.problem import ITEMSIZE, PartitionProblem
 
 PerDevice = Float[np.ndarray, "plans devices"]
 Counts = Int[np.ndarray, "plans devices"]
@@ -27,7 +27,7 @@ ROUNDS = 6
 AXES = ("heads", "hidden", "outputs", "rows", "columns")
 
 
-def solve_grid(p: Problem) -> tuple[GridPlans, float]:
+def solve_grid(p: PartitionProblem) -> tuple[GridPlans, float]:
     """Return the fastest plan found in the 2D-tiled mode; infinite seconds if none fits in memory."""
     begun = together(list(_starts(p)))
     priced = _priced(p, begun)
@@ -40,7 +40,7 @@ def solve_grid(p: Problem) -> tuple[GridPlans, float]:
     return best(p, together([plan for plan, _ in found]))
 
 
-def _priced(p: Problem, plans: GridPlans) -> Float[np.ndarray, " plans"]:
+def _priced(p: PartitionProblem, plans: GridPlans) -> Float[np.ndarray, " plans"]:
     """Seconds, with a penalty that grows with missing memory, so that moves lead back to what fits."""
     plans = by_device(plans)
     n_bytes = weights(p, plans)
@@ -51,7 +51,7 @@ def _priced(p: Problem, plans: GridPlans) -> Float[np.ndarray, " plans"]:
     return priced
 
 
-def _starts(p: Problem) -> Iterator[GridPlans]:
+def _starts(p: PartitionProblem) -> Iterator[GridPlans]:
     """Yield every grid of the first 2, 3, ... devices by speed.
 
     If memory is short, also by two mixes of speed and memory.
@@ -66,7 +66,7 @@ def _starts(p: Problem) -> Iterator[GridPlans]:
             yield _grids(p, (speed / speed.max()) ** (1 - power) * memory**power)
 
 
-def _grids(p: Problem, speed: Float[np.ndarray, " devices"]) -> GridPlans:
+def _grids(p: PartitionProblem, speed: Float[np.ndarray, " devices"]) -> GridPlans:
     """Return one plan for every shape of grid, with blocks and shares by `speed`."""
     n, s = p.n, p.sizes
     order = np.argsort(-speed, kind="stable")
@@ -104,7 +104,7 @@ def _grids(p: Problem, speed: Float[np.ndarray, " devices"]) -> GridPlans:
     )
 
 
-def _heads(p: Problem, devices: Int[np.ndarray, " some"]) -> Int[np.ndarray, " devices"]:
+def _heads(p: PartitionProblem, devices: Int[np.ndarray, " some"]) -> Int[np.ndarray, " devices"]:
     """Assign heads one by one to the device that finishes first, within memory if possible."""
     sent_s = np.arange(p.sizes.n_heads + 1) * (ITEMSIZE * p.sizes.head_dim * p.sizes.rows / p.egress)[:, None]
     late_s, most = p.attend_s + sent_s, p.sizes.n_heads

@@ -1,4 +1,4 @@
-"""The best rows and columns for given heads, as a linear program over `pace`'s steps.
+"""The best rows and columns for given heads, as a linear program over `partition_cost`'s steps.
 
 With fixed heads, eq. 5 to 7 are linear in rows and columns except for two terms, which are taken from a
 nearby plan: the slope of a measured curve, and the order in which exchanges that share an interface end.
@@ -9,40 +9,40 @@ from dataclasses import dataclass
 import numpy as np
 
 from pliant.arrays import Bool, Float, Int
-from pliant.plan.linear import INFINITY, LinearProgram
-from pliant.plan.partition.pace import Plans, weights
-from pliant.plan.partition.problem import ITEMSIZE, Problem, Table
-from pliant.plan.partition.starts import proportional
+from pliant.plan.linear_program import INFINITY, LinearProgram
+from pliant.plan.partition.initial_plans import proportional
+from pliant.plan.partition.partition_cost import FlatPlans, weights
+from pliant.plan.partition.problem import ITEMSIZE, PartitionProblem, Table
 
 Vector = Float[np.ndarray, " devices"]
-Share = Int[np.ndarray, " devices"]
-Set = Bool[np.ndarray, " devices"]
+DeviceCounts = Int[np.ndarray, " devices"]
+DeviceSet = Bool[np.ndarray, " devices"]
 
 
-def fitted(p: Problem, near: Plans) -> Plans:
+def fitted(p: PartitionProblem, near: FlatPlans) -> FlatPlans:
     """Return `near` with its heads, and with integer rows (and columns) that are optimal near it.
 
     Devices that get no rows are excluded and the rest is solved again (Hepti 4.3).
     """
     able = _row_room(p, near)
     for _ in range(3):
-        solved = _Layer(p, near, able).solve()
+        solved = _SharesProgram(p, near, able).solve()
         if solved is None:
             return near
         rows, columns = solved
         if near.mode == "1d":
             room = _column_room(p, near)
             whole = proportional(columns[None], p.sizes.n_columns, room[None])
-            near = Plans(near.mode, near.heads, near.rows, whole)
+            near = FlatPlans(near.mode, near.heads, near.rows, whole)
         whole = proportional(rows[None], p.sizes.rows)
-        near = Plans(near.mode, near.heads, whole, near.columns)
+        near = FlatPlans(near.mode, near.heads, whole, near.columns)
         if ((whole[0] > 0) == able).all():
             break
         able = whole[0] > 0
     return near
 
 
-def chord(times: Table, counts: Share) -> tuple[Vector, Vector]:
+def chord(times: Table, counts: DeviceCounts) -> tuple[Vector, Vector]:
     """Return (fixed, slope) of the line through each device's times at about half and twice its count."""
     most, at = times.shape[1] - 1, np.arange(len(times))
     if most < 2:
@@ -53,35 +53,35 @@ def chord(times: Table, counts: Share) -> tuple[Vector, Vector]:
     return np.maximum(times[at, low] - slope * low, 0.0), slope
 
 
-def _row_room(p: Problem, plan: Plans) -> Set:
+def _row_room(p: PartitionProblem, plan: FlatPlans) -> DeviceSet:
     """Return which devices have enough memory left for a row."""
-    held = weights(p, Plans(plan.mode, plan.heads, np.zeros_like(plan.rows), plan.columns))[0]
-    able: Set = p.memory - held >= (p.sizes.ws_row if plan.mode == "ws" else p.sizes.tiled_row)
+    held = weights(p, FlatPlans(plan.mode, plan.heads, np.zeros_like(plan.rows), plan.columns))[0]
+    able: DeviceSet = p.memory - held >= (p.sizes.ws_row if plan.mode == "ws" else p.sizes.tiled_row)
     return able
 
 
-def _column_room(p: Problem, plan: Plans) -> Vector:
+def _column_room(p: PartitionProblem, plan: FlatPlans) -> Vector:
     """Return how many columns fit in each device's memory."""
-    held = weights(p, Plans(plan.mode, plan.heads, plan.rows, np.zeros_like(plan.columns)))[0]
+    held = weights(p, FlatPlans(plan.mode, plan.heads, plan.rows, np.zeros_like(plan.columns)))[0]
     room: Vector = np.maximum(p.memory - held, 0.0) // p.sizes.tiled_column
     return room
 
 
 @dataclass(frozen=True, slots=True)
-class _Ready:
+class _ReadyTimes:
     """Ready times of some devices, [devices]: `fixed` seconds plus slopes times variables (`terms`)."""
 
     fixed: Vector
-    terms: tuple[tuple[Share, Vector], ...] = ()
+    terms: tuple[tuple[DeviceCounts, Vector], ...] = ()
 
     def at(self, i: np.ndarray) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
         return tuple((columns[i], slopes[i]) for columns, slopes in self.terms)
 
 
-class _Layer:
+class _SharesProgram:
     """Variables: rows, columns, a block of [devices] start times per exchange, and two end times."""
 
-    def __init__(self, p: Problem, near: Plans, able: Set) -> None:
+    def __init__(self, p: PartitionProblem, near: FlatPlans, able: DeviceSet) -> None:
         self.p, self.near, self.able = p, near, able
         self.r0 = near.rows[0].astype(float)
         n, s = p.n, p.sizes
@@ -116,7 +116,7 @@ class _Layer:
     def _weight_stationary(self) -> None:
         p, s, h = self.p, self.p.sizes, self.near.heads[0]
         (start,) = self.blocks
-        attend = _Ready(p.attend_s[np.arange(p.n), h])
+        attend = _ReadyTimes(p.attend_s[np.arange(p.n), h])
         self._scatter(attend, float(ITEMSIZE * s.head_dim) * h, start)
         done = self._after(start, chord(p.rest_s, self.near.rows[0]), self.rows)
         self._ends(done, h > 0)
@@ -126,7 +126,7 @@ class _Layer:
         headed, cut = h > 0, self.near.columns[0] > 0
         inner_bytes = float(ITEMSIZE * s.inner)
         start, *blocks = self.blocks
-        self._scatter(_Ready(p.mixed_s[np.arange(p.n), h]), inner_bytes * headed, start)
+        self._scatter(_ReadyTimes(p.mixed_s[np.arange(p.n), h]), inner_bytes * headed, start)
         n_terms = int(headed.sum())
         for f in range(s.n_forwards):
             entry, following = blocks[2 * f], blocks[2 * f + 1]
@@ -138,18 +138,18 @@ class _Layer:
         done = self._after(start, chord(p.reduce_s(s.n_forwards, n_terms), self.near.rows[0]), self.rows)
         self._ends(done, headed)
 
-    def _after(self, start: Share, line: tuple[Vector, Vector], share: Share) -> _Ready:
+    def _after(self, start: DeviceCounts, line: tuple[Vector, Vector], share: DeviceCounts) -> _ReadyTimes:
         """Return the end of a share that starts at `start`, by the line of its device."""
-        return _Ready(line[0], ((start, np.ones(self.p.n)), (share, line[1])))
+        return _ReadyTimes(line[0], ((start, np.ones(self.p.n)), (share, line[1])))
 
-    def _ends(self, done: _Ready, headed: Set) -> None:
+    def _ends(self, done: _ReadyTimes, headed: DeviceSet) -> None:
         needs, alone = headed.copy(), np.zeros(self.p.n, dtype=bool)
         needs[self.p.primary] = alone[self.p.primary] = True
         row_bytes = float(ITEMSIZE * self.p.sizes.hidden)
         self._gather(done, needs, row_bytes, self.end)
         self._gather(done, alone, row_bytes, self.last)
 
-    def _scatter(self, ready: _Ready, row_bytes: Vector, start: Share) -> None:
+    def _scatter(self, ready: _ReadyTimes, row_bytes: Vector, start: DeviceCounts) -> None:
         """Devices with `row_bytes` send that many bytes of each row to its owner, which may then `start`."""
         p, m, r0 = self.p, float(self.p.sizes.rows), self.r0
         own = np.nonzero((row_bytes > 0) & self.able)[0]
@@ -170,7 +170,7 @@ class _Layer:
         sent = row_bytes[i] / p.egress[i] * np.minimum(share, 1.0)
         self._later(ready, i, start[j], p.latency_s[i, j] + sent * m, (self.rows[i], -sent))
 
-    def _gather(self, ready: _Ready, needs: Set, row_bytes: float, start: Share) -> None:
+    def _gather(self, ready: _ReadyTimes, needs: DeviceSet, row_bytes: float, start: DeviceCounts) -> None:
         """All devices' rows reach the devices in `needs`, which may then `start`."""
         p, m, r0 = self.p, float(self.p.sizes.rows), self.r0
         own = np.nonzero(self.able)[0] if start[0] == start[-1] else np.nonzero(self.able & needs)[0]
@@ -187,7 +187,7 @@ class _Layer:
 
     def _later(
         self,
-        ready: _Ready,
+        ready: _ReadyTimes,
         i: np.ndarray,
         start: np.ndarray,
         more_s: np.ndarray | float = 0.0,
@@ -198,7 +198,7 @@ class _Layer:
             self.lp.at_most(-(ready.fixed[i] + more_s), *ready.at(i), *terms, (start, np.full(len(i), -1.0)))
 
 
-def _pairs(src: Set, dst: Set) -> tuple[np.ndarray, np.ndarray]:
+def _pairs(src: DeviceSet, dst: DeviceSet) -> tuple[np.ndarray, np.ndarray]:
     i, j = np.nonzero(src[:, None] & dst[None, :])
     return i[i != j], j[i != j]
 

@@ -1,9 +1,9 @@
 """A lower bound on the time of a mode's partitions, by a linear or integer relaxation (HiGHS).
 
-Every row is a wait that `pace` imposes on each plan: all heads before any row, the traffic in or out of one
-interface, own work. Times are the line through a device's first head, row or column that lies below its
-table. Which devices have heads and columns at all is binary: relaxed, a fraction costs almost nothing, which
-is fast and loose; with `time_limit_s` the binaries are branched on, which is tighter.
+Every row is a wait that `partition_cost` imposes on each plan: all heads before any row, the traffic in or
+out of one interface, own work. Times are the line through a device's first head, row or column that lies
+below its table. Which devices have heads and columns at all is binary: relaxed, a fraction costs almost
+nothing, which is fast and loose; with `time_limit_s` the binaries are branched on, which is tighter.
 """
 
 from dataclasses import dataclass, field, replace
@@ -12,35 +12,35 @@ import numpy as np
 
 from pliant.arrays import Float, Int
 from pliant.ir.partition import Mode
-from pliant.plan.linear import INFINITY, LinearProgram
-from pliant.plan.partition.problem import ITEMSIZE, Problem, Table, in_units_of
+from pliant.plan.linear_program import INFINITY, LinearProgram
+from pliant.plan.partition.problem import ITEMSIZE, PartitionProblem, Table, in_units_of
 
 Term = tuple[np.ndarray, np.ndarray]
 Vector = Float[np.ndarray, " devices"]
 Index = Int[np.ndarray, " devices"]
 
 
-def bound_s(p: Problem, mode: Mode, time_limit_s: float = 0.0) -> float:
+def bound_s(p: PartitionProblem, mode: Mode, time_limit_s: float = 0.0) -> float:
     """Return a lower bound on the predicted seconds of all partitions of `mode` that fit in memory.
 
     Without a time limit, by the linear relaxation alone; with one, the best bound of a branching search
     within it.
     """
-    return p.ends_s + _relaxed_s(p, mode, _Times(1.0, p.sizes.n_layers - 1.0, 1.0), time_limit_s)
+    return p.ends_s + _relaxed_s(p, mode, _PhaseCounts(1.0, p.sizes.n_layers - 1.0, 1.0), time_limit_s)
 
 
-def layer_bound_s(p: Problem) -> float:
+def layer_bound_s(p: PartitionProblem) -> float:
     """Return a lower bound on an inner layer's time over all partitions of all modes, ignoring memory.
 
     It holds for simulated layers too: `simulate` imposes the same waits as the rows.
     """
     free = replace(p, memory=np.full(p.n, np.finfo(float).max))
     modes: tuple[Mode, ...] = ("ws", "1d", "2d")
-    return min(_relaxed_s(free, mode, _Times(0.0, 1.0, 0.0)) for mode in modes)
+    return min(_relaxed_s(free, mode, _PhaseCounts(0.0, 1.0, 0.0)) for mode in modes)
 
 
 @dataclass(frozen=True, slots=True)
-class _Times:
+class _PhaseCounts:
     """How often a run's seconds count the input's distribution, an inner layer and the last one."""
 
     opening: float
@@ -48,10 +48,10 @@ class _Times:
     last: float
 
 
-def _relaxed_s(p: Problem, mode: Mode, times: _Times, time_limit_s: float = 0.0) -> float:
+def _relaxed_s(p: PartitionProblem, mode: Mode, times: _PhaseCounts, time_limit_s: float = 0.0) -> float:
     unit_s = float((p.attend_s[:, -1] + p.rest_s[:, -1]).min())  # the solver's tolerances are absolute
     pose = {"ws": _weight_stationary, "1d": _tiled, "2d": _gridded}[mode]
-    model = pose(_Model(in_units_of(p, unit_s), times))
+    model = pose(_Relaxation(in_units_of(p, unit_s), times))
     found = [one.bound for one in (model.program(False).solve(),) if one is not None]
     if time_limit_s > 0 and found:
         solved = model.program(True).solve(time_limit_s, 1e-3)
@@ -60,11 +60,11 @@ def _relaxed_s(p: Problem, mode: Mode, times: _Times, time_limit_s: float = 0.0)
 
 
 @dataclass(slots=True)
-class _Model:
+class _Relaxation:
     """The variables and rows of a model under construction."""
 
-    p: Problem
-    times: _Times
+    p: PartitionProblem
+    times: _PhaseCounts
     cost: list[float] = field(default_factory=list)
     high: list[float] = field(default_factory=list)
     whole: list[bool] = field(default_factory=list)
@@ -149,7 +149,7 @@ class _Model:
         self.later(ends[1], (done, one), (rows, np.where(to, row_bytes / p.egress, 0.0)), (has, latency_s))
 
 
-def _weight_stationary(model: _Model) -> _Model:
+def _weight_stationary(model: _Relaxation) -> _Relaxation:
     p = model.p
     s, n, counts = p.sizes, p.n, p.sizes.n_heads + 1
     m, unit, row_bytes = float(s.rows), float(ITEMSIZE * s.head_dim), float(ITEMSIZE * s.hidden)
@@ -213,7 +213,7 @@ def _weight_stationary(model: _Model) -> _Model:
     return model
 
 
-def _tiled(model: _Model) -> _Model:
+def _tiled(model: _Relaxation) -> _Relaxation:
     p, s, n = model.p, model.p.sizes, model.p.n
     m, to, one = float(s.rows), np.arange(n) != p.primary, np.ones(n)
     totals = [float(total) for total in (s.n_heads, s.rows, s.n_columns)]
@@ -257,7 +257,7 @@ def _tiled(model: _Model) -> _Model:
     return model
 
 
-def _gridded(model: _Model) -> _Model:
+def _gridded(model: _Relaxation) -> _Relaxation:
     """Model work, weights and incoming x: tiles of any shape, heads on any device, sums at no cost."""
     p, s, n = model.p, model.p.sizes, model.p.n
     m, to, one = float(s.rows), np.arange(n) != p.primary, np.ones(n)
@@ -316,7 +316,7 @@ def _least(times: Table) -> Vector:
     return least
 
 
-def _least_rate(p: Problem, kind: str, most_ops: float) -> Vector:
+def _least_rate(p: PartitionProblem, kind: str, most_ops: float) -> Vector:
     """Return the least seconds per operation in stages of up to `most_ops`: a curve's point if measured."""
     curves = [c for device in p.times.devices for c in device.curves if c.kind == kind]
     points = {most_ops} | {x for c in curves for x, _ in c.points}

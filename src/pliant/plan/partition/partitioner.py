@@ -2,7 +2,7 @@
 
 The program of eq. 1 to 11 over integer heads, rows and columns, searched by `flat_solver` and `grid_solver`.
 Every candidate, including every single device, is priced by the same closed form of the real program's steps
-(`pace`).
+(`partition_cost`).
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -12,18 +12,25 @@ from typing import Literal
 import numpy as np
 
 from pliant.errors import BudgetError, InputError
+from pliant.ir.capability import Capability, Links
 from pliant.ir.partition import Mode, Partition, Share
-from pliant.ir.topology import Capability, Links
 from pliant.models.encoder.encoder_spec import EncoderSpec
 from pliant.plan.partition.decision import Decision, RunOption
 from pliant.plan.partition.flat_solver import solve_flat
 from pliant.plan.partition.grid_solver import solve_grid
+from pliant.plan.partition.initial_plans import alone
+from pliant.plan.partition.local_search import best
 from pliant.plan.partition.lower_bound import bound_s
-from pliant.plan.partition.moves import best
-from pliant.plan.partition.pace import FlatMode, GridPlans, Plans, as_partition, seconds, weights
-from pliant.plan.partition.problem import Problem, pose
+from pliant.plan.partition.partition_cost import (
+    FlatMode,
+    FlatPlans,
+    GridPlans,
+    as_partition,
+    seconds,
+    weights,
+)
+from pliant.plan.partition.problem import PartitionProblem, pose
 from pliant.plan.partition.shortlist import shortlist
-from pliant.plan.partition.starts import alone
 from pliant.quantities import format_bytes
 
 Rule = Literal["paper", "cost", "judged"]
@@ -70,7 +77,7 @@ def choose_partition(
     tried = {mode: solve(p, mode) for mode in modes}
     if tried and not np.isfinite(min(s for _, s in tried.values())):
         tried |= {mode: solve(p, mode) for mode in TILED if mode not in tried}
-    plan: Plans | GridPlans
+    plan: FlatPlans | GridPlans
     gains = least_gain or {}
     plan, plan_s = _single(p, gains.get("alone", 0.0))
     counted_s = {mode: s / (1 - gains.get(mode, 0.0)) for mode, (_, s) in tried.items()}
@@ -96,7 +103,7 @@ def choose_partition(
     )
 
 
-def _single(p: Problem, least_gain: float) -> tuple[Plans, float]:
+def _single(p: PartitionProblem, least_gain: float) -> tuple[FlatPlans, float]:
     """Return the fastest single device, or the primary if that device saves too little."""
     plans = alone(p, "ws")
     plan, plan_s = best(p, plans)
@@ -104,7 +111,7 @@ def _single(p: Problem, least_gain: float) -> tuple[Plans, float]:
     return (home, home_s) if home_s * (1 - least_gain) <= plan_s else (plan, plan_s)
 
 
-def solve(p: Problem, mode: Mode) -> tuple[Plans | GridPlans, float]:
+def solve(p: PartitionProblem, mode: Mode) -> tuple[FlatPlans | GridPlans, float]:
     """Return the fastest plan found in one mode; infinite seconds if no plan fits in memory."""
     return solve_grid(p) if mode == "2d" else solve_flat(p, mode)
 
@@ -116,7 +123,7 @@ def _with_everybody(partition: Partition, devices: Collection[str]) -> Partition
     return replace(partition, shares=tuple(shares.get(name, Share(name)) for name in order))
 
 
-def _modes(p: Problem, rule: Rule, n_devices: int) -> tuple[tuple[Mode, ...], str]:
+def _modes(p: PartitionProblem, rule: Rule, n_devices: int) -> tuple[tuple[Mode, ...], str]:
     s = p.sizes
     whole = s.ws_row + s.ws_head.fixed + s.ws_head.each * s.n_heads
     short = [name for name, free in zip(p.names, p.memory, strict=True) if free < whole]
@@ -135,12 +142,12 @@ def _modes(p: Problem, rule: Rule, n_devices: int) -> tuple[tuple[Mode, ...], st
     return ("ws", mode), f"The cost model judged between WS where memory allows it and the rule's {said}"
 
 
-def _alone(p: Problem) -> dict[str, float]:
+def _alone(p: PartitionProblem) -> dict[str, float]:
     times = seconds(p, alone(p, "ws"))
     return {name: float(t) for name, t in zip(p.names, times, strict=True)}
 
 
-def _weights(p: Problem, plan: Plans | GridPlans) -> dict[str, int]:
+def _weights(p: PartitionProblem, plan: FlatPlans | GridPlans) -> dict[str, int]:
     return {name: round(n) for name, n in zip(p.names, weights(p, plan)[0], strict=True)}
 
 
@@ -164,7 +171,7 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:3]) + more
 
 
-def _too_little_memory(p: Problem) -> str:
+def _too_little_memory(p: PartitionProblem) -> str:
     s = p.sizes
     whole = s.tiled_head.each * s.n_heads + s.tiled_column * s.n_columns
     coded = f" in {_span(s.bits)}" if s.bits else ""

@@ -10,19 +10,19 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pliant.arrays import Float
+from pliant.ir.capability import Capability, Links, MessageOverhead
 from pliant.ir.dilation import Dilation
-from pliant.ir.topology import Capability, HandOver, Links
 from pliant.models.encoder.encoder_spec import EncoderSpec
 from pliant.plan.partition.device_times import DeviceTimes, table
 from pliant.plan.partition.device_times import Table as Table
 from pliant.plan.partition.sizes import ITEMSIZE as ITEMSIZE
-from pliant.plan.partition.sizes import Amount, Sizes, reduces, sizes
-from pliant.plan.split.split import HEAD, INPUT
+from pliant.plan.partition.sizes import AffineCost, LayerSizes, reduces, sizes
+from pliant.plan.split.split_program import HEAD, INPUT
 from pliant.plan.split.stage_graphs import end_flops
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class PartitionProblem:
     """Devices in order with all costs: seconds, bytes, bytes per second.
 
     `attend_s`, `mixed_s` (attend_mix) by heads, `rest_s` by rows, `forward_s` (each feed forward) by columns.
@@ -33,7 +33,7 @@ class Problem:
 
     names: tuple[str, ...]
     primary: int
-    sizes: Sizes
+    sizes: LayerSizes
     times: DeviceTimes
     attend_s: Table
     mixed_s: Table
@@ -60,7 +60,7 @@ class Problem:
     def reduce_s(self, f: int, n_terms: int) -> Table:
         """Return the times by rows of the f-th sum of `n_terms` partial results."""
         s = self.sizes
-        amount = Amount(0.0, s.reduces[f] + (n_terms - 1.0) * s.inner)
+        amount = AffineCost(0.0, s.reduces[f] + (n_terms - 1.0) * s.inner)
         return table(self.times.devices, reduces(s.n_forwards)[f], amount, s.rows)
 
 
@@ -71,7 +71,7 @@ def pose(
     links: Links,
     primary: str,
     bits: tuple[int, ...] = (),
-) -> Problem:
+) -> PartitionProblem:
     """Return the problem of `tokens` rows of `spec` on these devices, with layers in codes of `bits`, if any.
 
     Raises InputError, ProfileError.
@@ -80,7 +80,7 @@ def pose(
     names = tuple(capabilities)
     devices = tuple(capabilities.values())
     ways = [[links.link(src, dst) for dst in names] for src in names]
-    return Problem(
+    return PartitionProblem(
         names=names,
         primary=names.index(primary),
         sizes=s,
@@ -102,7 +102,7 @@ def pose(
     )
 
 
-def in_units_of(p: Problem, unit_s: float) -> Problem:
+def in_units_of(p: PartitionProblem, unit_s: float) -> PartitionProblem:
     """Return the problem in units of `unit_s`: a solver's tolerances are absolute."""
     return replace(
         p,
@@ -123,5 +123,7 @@ def in_units_of(p: Problem, unit_s: float) -> Problem:
     )
 
 
-def _handing(each: Sequence[HandOver]) -> tuple[Float[np.ndarray, " devices"], Float[np.ndarray, " devices"]]:
+def _handing(
+    each: Sequence[MessageOverhead],
+) -> tuple[Float[np.ndarray, " devices"], Float[np.ndarray, " devices"]]:
     return np.array([one.message_s for one in each]), np.array([one.byte_s for one in each])

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
-from pliant.ir.topology import Capability, Links
+from pliant.ir.capability import Capability, Links
 from pliant.models.encoder.encoder_spec import EncoderSpec
-from pliant.plan.partition.sizes import ITEMSIZE, Sizes, sizes
+from pliant.plan.partition.sizes import ITEMSIZE, LayerSizes, sizes
 
 MOST = 24
 """A model has about 16 heads to share, and each further device with rows saves little."""
@@ -41,7 +41,7 @@ def shortlist(
 
 
 def _prices_s(
-    s: Sizes, device: Capability, links: Links, name: str, primary: str
+    s: LayerSizes, device: Capability, links: Links, name: str, primary: str
 ) -> tuple[float, float, float]:
     """Return seconds alone (infinite without memory), of 1/16 of the heads, and of 1/16 of the rows."""
     x_bytes = ITEMSIZE * s.hidden * s.rows

@@ -19,7 +19,7 @@ ITEMSIZE = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Amount:
+class AffineCost:
     """`fixed` if there is a share at all, plus `each` per head, row or column of it."""
 
     fixed: float
@@ -27,7 +27,7 @@ class Amount:
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class LayerSizes:
     """A model at some number of rows: operations of one layer's stages, bytes of all layers' weights.
 
     `attend` and `mixed` (attend_mix) are per head, `rest` per row, `forward` per column; `reduces` are per
@@ -44,14 +44,14 @@ class Sizes:
     head_dim: int
     inner: int
     hidden: int
-    attend: Amount
-    mixed: Amount
-    rest: Amount
-    forward: Amount
+    attend: AffineCost
+    mixed: AffineCost
+    rest: AffineCost
+    forward: AffineCost
     reduces: tuple[float, ...]
-    ws_head: Amount
+    ws_head: AffineCost
     ws_row: int
-    tiled_head: Amount
+    tiled_head: AffineCost
     tiled_column: int
     tiled_row: int
     tile_weight: float = ITEMSIZE
@@ -60,15 +60,15 @@ class Sizes:
 
 
 @lru_cache(maxsize=64)
-def sizes(spec: EncoderSpec, tokens: int, bits: tuple[int, ...] = ()) -> Sizes:
+def sizes(spec: EncoderSpec, tokens: int, bits: tuple[int, ...] = ()) -> LayerSizes:
     """Return the sizes of `spec` at `tokens` rows, in codes of these bits, if any.
 
     Raises InputError if the model does not support that many rows.
     """
     if not 1 <= tokens <= spec.max_rows:
         raise InputError(f"{tokens} rows cannot be run: this model reads 1 to {spec.max_rows}.")
-    probe = _Probe(spec, tokens, bits)
-    found = Sizes(
+    probe = _ShareProbe(spec, tokens, bits)
+    found = LayerSizes(
         n_layers=spec.n_layers,
         n_heads=spec.n_heads,
         n_columns=spec.ffn,
@@ -79,7 +79,7 @@ def sizes(spec: EncoderSpec, tokens: int, bits: tuple[int, ...] = ()) -> Sizes:
         hidden=spec.hidden,
         attend=_line([probe.flops("ws", "attend", heads=h) for h in (1, 2)], spec.n_heads),
         mixed=_line([probe.flops("1d", "attend_mix", heads=h) for h in (1, 2)], spec.n_heads),
-        rest=Amount(0.0, probe.flops("ws", "rest", rows=1)),
+        rest=AffineCost(0.0, probe.flops("ws", "rest", rows=1)),
         forward=_line([probe.flops("1d", "feed_forward.0", columns=c) for c in (1, 2)], spec.ffn),
         reduces=tuple(
             probe.flops("1d", kernel, rows=1) for kernel in reduces(len(spec.template.feed_forwards))
@@ -110,7 +110,7 @@ def _coded(spec: EncoderSpec, probe: "_Probe") -> dict[str, Any]:
     for name, mode, what, counts in cells:
         taken = [probe.weights(mode, **{what: n}) for n in counts]
         each = taken[-1] / counts[-1]
-        found[name] = ceil(each) if what == "columns" else Amount(0.0, each)
+        found[name] = ceil(each) if what == "columns" else AffineCost(0.0, each)
         above = max(n_bytes - each * n for n, n_bytes in zip(counts, taken, strict=True))
         spare = max(spare, ceil(above)) if mode == "ws" else spare + ceil(above)
     assert spec.coded is not None, spec
@@ -125,7 +125,7 @@ def reduces(n_forwards: int) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Probe:
+class _ShareProbe:
     """A device "a" with a small share, beside "b" with everything else."""
 
     spec: EncoderSpec
@@ -150,7 +150,7 @@ class _Probe:
         return Partition(mode, "b", (Share("a", heads, rows, columns), rest), self.tokens)
 
 
-def _line(amounts: Sequence[float | int], most: int) -> Amount:
+def _line(amounts: Sequence[float | int], most: int) -> AffineCost:
     """Return the line through the amounts for 1 and for 2; with only one head, through the origin."""
     one, two = amounts
-    return Amount(0.0, float(one)) if most < 2 else Amount(float(2 * one - two), float(two - one))
+    return AffineCost(0.0, float(one)) if most < 2 else AffineCost(float(2 * one - two), float(two - one))

@@ -7,32 +7,32 @@ from math import prod
 from typing import assert_never
 
 from pliant.ir.partition import Partition
-from pliant.ir.program import Compute, Part
+from pliant.ir.program import Compute, TensorPart
 from pliant.models.encoder import encoder_parts as parts
 from pliant.models.encoder.encoder_spec import EncoderSpec
 from pliant.models.encoder.part_builder import EncoderPart as GraphPart
 from pliant.models.encoder.part_builder import IndexRange, WeightBlock
-from pliant.plan.split.split import HEAD, INPUT
-from pliant.plan.split.stages import Region, Stage, stages, tiles_of
+from pliant.plan.split.split_program import HEAD, INPUT
+from pliant.plan.split.stages import DeviceStage, TensorRegion, stages, tiles_of
 from pliant.store.coding.matrix import coded_bytes, pays
 
 
 @dataclass(frozen=True, slots=True)
-class Port:
+class StagePort:
     """An input or output of a stage's graph, and the regions that it consists of."""
 
     name: str
-    regions: tuple[Region, ...]
+    regions: tuple[TensorRegion, ...]
 
     @property
-    def box(self) -> Part:
+    def box(self) -> TensorPart:
         """The rectangle around all regions, which fill it."""
         rows = [end for r in self.regions for end in (r.part.rows.start, r.part.rows.stop)]
         columns = [end for r in self.regions for end in (r.part.columns.start, r.part.columns.stop)]
-        return Part(min(rows), max(rows) - min(rows), min(columns), max(columns) - min(columns))
+        return TensorPart(min(rows), max(rows) - min(rows), min(columns), max(columns) - min(columns))
 
 
-def graph_part(spec: EncoderSpec, partition: Partition, stage: Stage) -> GraphPart:
+def graph_part(spec: EncoderSpec, partition: Partition, stage: DeviceStage) -> GraphPart:
     """Return the stage's graph, the same for all layers."""
     p, device, rows, f = partition, stage.device, stage.rows, stage.forward
     n_terms = len(_stacks(stage))
@@ -59,21 +59,21 @@ def graph_part(spec: EncoderSpec, partition: Partition, stage: Stage) -> GraphPa
             assert_never(stage.kind)
 
 
-def inputs(stage: Stage) -> tuple[Port, ...]:
+def inputs(stage: DeviceStage) -> tuple[StagePort, ...]:
     """Return the tensors that the stage's graph reads."""
-    found: dict[str, tuple[Region, ...]] = {}
+    found: dict[str, tuple[TensorRegion, ...]] = {}
     for region in stage.reads:
         if not _is_term(region):
             name = _input(stage, region.tensor)
             found[name] = (*found.get(name, ()), region)
-    ports = [Port(name, regions) for name, regions in found.items()]
-    ports += [Port(f"partial.{i}", regions) for i, regions in enumerate(_stacks(stage))]
+    ports = [StagePort(name, regions) for name, regions in found.items()]
+    ports += [StagePort(f"partial.{i}", regions) for i, regions in enumerate(_stacks(stage))]
     return tuple(ports)
 
 
-def outputs(stage: Stage) -> tuple[Port, ...]:
+def outputs(stage: DeviceStage) -> tuple[StagePort, ...]:
     """Return the tensors that the stage's graph writes."""
-    return tuple(Port(_output(stage, region), (region,)) for region in stage.writes)
+    return tuple(StagePort(_output(stage, region), (region,)) for region in stage.writes)
 
 
 def weight_bytes(spec: EncoderSpec, *partitions: Partition) -> dict[str, int]:
@@ -100,7 +100,7 @@ def weight_bytes(spec: EncoderSpec, *partitions: Partition) -> dict[str, int]:
     return {device: total(by_bits) for device, by_bits in held.items()}
 
 
-def flops(spec: EncoderSpec, partition: Partition, stage: Stage) -> int:
+def flops(spec: EncoderSpec, partition: Partition, stage: DeviceStage) -> int:
     """Count two per multiply-add of the stage's products, and one per number that a sum reads.
 
     Norms, activations and softmax are not counted.
@@ -148,7 +148,7 @@ def _blocks(spec: EncoderSpec, partition: Partition) -> Mapping[str, set[WeightB
     return held
 
 
-def _tile(spec: EncoderSpec, p: Partition, stage: Stage) -> GraphPart:
+def _tile(spec: EncoderSpec, p: Partition, stage: DeviceStage) -> GraphPart:
     assert p.grid is not None, stage
     tile = tiles_of(p, p.grid)[stage.device]
     if stage.kind == "mix":
@@ -166,10 +166,10 @@ def _tile(spec: EncoderSpec, p: Partition, stage: Stage) -> GraphPart:
     return parts.tile_part(used.down, stage.rows, neurons, hidden)
 
 
-def _stacks(stage: Stage) -> list[tuple[Region, ...]]:
+def _stacks(stage: DeviceStage) -> list[tuple[TensorRegion, ...]]:
     """Return the terms of the stage's sum: adjacent blocks of columns form one term."""
     met: dict[range, int] = {}
-    stacks: list[tuple[Region, ...]] = []
+    stacks: list[tuple[TensorRegion, ...]] = []
     for region in filter(_is_term, stage.reads):
         at = met.get(region.part.columns, 0)
         met[region.part.columns] = at + 1
@@ -178,11 +178,11 @@ def _stacks(stage: Stage) -> list[tuple[Region, ...]]:
     return stacks
 
 
-def _is_term(region: Region) -> bool:
+def _is_term(region: TensorRegion) -> bool:
     return "@" in region.tensor
 
 
-def _input(stage: Stage, tensor: str) -> str:
+def _input(stage: DeviceStage, tensor: str) -> str:
     """Return the name of a tensor in the stage's graph."""
     if tensor.startswith("x."):
         return "x"
@@ -191,7 +191,7 @@ def _input(stage: Stage, tensor: str) -> str:
     return "y" if stage.kind == "reduce" else tensor.partition(".")[0]
 
 
-def _output(stage: Stage, region: Region) -> str:
+def _output(stage: DeviceStage, region: TensorRegion) -> str:
     if _is_term(region):
         return "partial"
     names = {"x": "out", "kept": "y", "act": "activated"}

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Literal, assert_never
 
 from pliant.errors import InputError
-from pliant.ir.partition import Grid, Partition
-from pliant.ir.program import Part, part_of
+from pliant.ir.partition import DeviceGrid, Partition
+from pliant.ir.program import TensorPart, part_of
 from pliant.models.encoder.encoder_spec import EncoderSpec
 
-Kind = Literal["attend", "rest", "attend_mix", "mix", "reduce", "feed_forward", "up", "activate", "down"]
+StageKind = Literal["attend", "rest", "attend_mix", "mix", "reduce", "feed_forward", "up", "activate", "down"]
 """attend: norms and products before the heads, and own heads. rest: own rows, to the layer's end.
 attend_mix: attend, then the rows of the output product that belong to own heads. mix: a tile of it.
 reduce: sum of partial sums over own rows, bias, residual, norm. feed_forward: own neurons, up and down.
@@ -23,26 +23,26 @@ up, down: a tile of either. activate: sum over own neurons, bias, activation."""
 
 
 @dataclass(frozen=True, slots=True)
-class Region:
+class TensorRegion:
     """A rectangle of a named tensor."""
 
     tensor: str
-    part: Part
+    part: TensorPart
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class DeviceStage:
     """One device's uninterrupted work: it starts when the device holds all regions that it `reads`.
 
     `forward` numbers the feed forward that the stage belongs to; None before the first. `rows` is the number
     of rows, `width` the number of heads or columns if the stage is cut along them.
     """
 
-    kind: Kind
+    kind: StageKind
     device: str
     rows: int
-    reads: tuple[Region, ...]
-    writes: tuple[Region, ...]
+    reads: tuple[TensorRegion, ...]
+    writes: tuple[TensorRegion, ...]
     forward: int | None = None
     width: int | None = None
 
@@ -64,7 +64,7 @@ def check(spec: EncoderSpec, partition: Partition) -> None:
         raise InputError(f"blocks of {partition.grid.hidden} columns do not make the model's {spec.inner}.")
 
 
-def stages(spec: EncoderSpec, partition: Partition, layer: int) -> tuple[Stage, ...]:
+def stages(spec: EncoderSpec, partition: Partition, layer: int) -> tuple[DeviceStage, ...]:
     """Return all devices' stages of `layer`, in data-flow order. Raises InputError: see `check`."""
     check(spec, partition)
     layout = _Layout(spec, partition, layer)
@@ -79,10 +79,10 @@ def stages(spec: EncoderSpec, partition: Partition, layer: int) -> tuple[Stage, 
             assert_never(partition.mode)
 
 
-def entering(spec: EncoderSpec, partition: Partition, device: str) -> Part | None:
+def entering(spec: EncoderSpec, partition: Partition, device: str) -> TensorPart | None:
     """Return the part of a layer's input that `device` needs: all for heads or the primary, else its rows."""
     if partition.share(device).heads or device == partition.primary:
-        return Part(0, partition.tokens, 0, spec.hidden)
+        return TensorPart(0, partition.tokens, 0, spec.hidden)
     return part_of(partition.rows(device), range(spec.hidden))
 
 
@@ -98,13 +98,13 @@ class _Layout:
     def n_forwards(self) -> int:
         return len(self.spec.template.feed_forwards)
 
-    def all_rows(self, tensor: str, columns: range) -> tuple[Region, ...]:
+    def all_rows(self, tensor: str, columns: range) -> tuple[TensorRegion, ...]:
         return _region(tensor, range(self.partition.tokens), columns)
 
-    def own_rows(self, device: str, tensor: str, columns: range) -> tuple[Region, ...]:
+    def own_rows(self, device: str, tensor: str, columns: range) -> tuple[TensorRegion, ...]:
         return _region(tensor, self.partition.rows(device), columns)
 
-    def x(self, device: str) -> tuple[Region, ...]:
+    def x(self, device: str) -> tuple[TensorRegion, ...]:
         """Return the device's own rows of the layer's input."""
         return self.own_rows(device, f"x.{self.layer}", range(self.spec.hidden))
 
@@ -112,15 +112,15 @@ class _Layout:
         """Return the columns of `heads`."""
         return range(heads.start * self.spec.head_dim, heads.stop * self.spec.head_dim)
 
-    def attend(self, device: str) -> Iterator[Stage]:
+    def attend(self, device: str) -> Iterator[DeviceStage]:
         """Yield the stage of one device's heads, if it has any."""
         heads = self.partition.heads(device)
         if heads:
             x = self.all_rows(f"x.{self.layer}", range(self.spec.hidden))
             y = self.all_rows("attended", self.attended(heads))
-            yield Stage("attend", device, self.partition.tokens, x, y, width=len(heads))
+            yield DeviceStage("attend", device, self.partition.tokens, x, y, width=len(heads))
 
-    def reduce(self, forward: int | None, blocks: dict[str, range]) -> Iterator[Stage]:
+    def reduce(self, forward: int | None, blocks: dict[str, range]) -> Iterator[DeviceStage]:
         """Yield the sums of all owners of rows: `blocks` are the columns of each device's partial sum."""
         term = "mixed" if forward is None else f"down.{forward}"
         inner, is_pre_norm = range(self.spec.inner), self.spec.template.is_pre_norm
@@ -142,10 +142,10 @@ class _Layout:
             else:
                 reads += self.x(device) if self.spec.template.widen is not None else ()
                 writes = self.own_rows(device, f"x.{self.layer + 1}", range(self.spec.hidden))
-            yield Stage("reduce", device, len(rows), reads, writes, forward)
+            yield DeviceStage("reduce", device, len(rows), reads, writes, forward)
 
 
-def _weight_stationary(at: _Layout) -> Iterator[Stage]:
+def _weight_stationary(at: _Layout) -> Iterator[DeviceStage]:
     """Yield stages with heads by columns, then everything else by rows (Figure 5 a)."""
     for device in at.partition.participants:
         yield from at.attend(device)
@@ -154,10 +154,10 @@ def _weight_stationary(at: _Layout) -> Iterator[Stage]:
         if n:
             reads = at.x(device) + at.own_rows(device, "attended", range(at.spec.attended))
             writes = at.own_rows(device, f"x.{at.layer + 1}", range(at.spec.hidden))
-            yield Stage("rest", device, n, reads, writes)
+            yield DeviceStage("rest", device, n, reads, writes)
 
 
-def _tiled_1d(at: _Layout) -> Iterator[Stage]:
+def _tiled_1d(at: _Layout) -> Iterator[DeviceStage]:
     """Yield heads, then neurons, by columns and rows of the weights; partial sums in between (Figure 5 b).
 
     The norm runs between reduce-scatter and all-gather, on the rows of each device: the traffic equals the
@@ -168,17 +168,17 @@ def _tiled_1d(at: _Layout) -> Iterator[Stage]:
     for d in headed:
         (attend,) = at.attend(d)
         mixed = at.all_rows(f"mixed@{d}", inner)
-        yield Stage("attend_mix", d, tokens, attend.reads, mixed, width=attend.width)
+        yield DeviceStage("attend_mix", d, tokens, attend.reads, mixed, width=attend.width)
     yield from at.reduce(None, dict.fromkeys(headed, inner))
     cut = [d for d in p.participants if p.columns(d)]
     for f in range(at.n_forwards):
         for d in cut:
             reads, writes = at.all_rows(f"h.{f}", inner), at.all_rows(f"down.{f}@{d}", inner)
-            yield Stage("feed_forward", d, tokens, reads, writes, f, len(p.columns(d)))
+            yield DeviceStage("feed_forward", d, tokens, reads, writes, f, len(p.columns(d)))
         yield from at.reduce(f, dict.fromkeys(cut, inner))
 
 
-def _tiled_2d(at: _Layout) -> Iterator[Stage]:
+def _tiled_2d(at: _Layout) -> Iterator[DeviceStage]:
     """Yield stages with weights cut both ways, over a grid (Figure 5 c; Pope et al. 2023, 3.2.2)."""
     p = at.partition
     assert p.grid is not None, p.mode
@@ -189,22 +189,24 @@ def _tiled_2d(at: _Layout) -> Iterator[Stage]:
     for d, outputs in mixing.items():
         reads = at.all_rows("attended", at.attended(tiles[d].heads))
         writes = at.all_rows(f"mixed@{d}", outputs)
-        yield Stage("mix", d, p.tokens, reads, writes, width=len(outputs))
+        yield DeviceStage("mix", d, p.tokens, reads, writes, width=len(outputs))
     yield from at.reduce(None, mixing)
     cut = {d: t for d, t in tiles.items() if t.hidden and t.neurons}
     for f in range(at.n_forwards):
         for d, t in cut.items():
             reads, writes = at.all_rows(f"h.{f}", t.hidden), at.all_rows(f"up.{f}@{d}", t.neurons)
-            yield Stage("up", d, p.tokens, reads, writes, f, len(t.neurons))
+            yield DeviceStage("up", d, p.tokens, reads, writes, f, len(t.neurons))
         for d in p.participants:
             own = p.columns(d)
             terms = [d for d in tiles[d].column if d in cut]
             if own:
                 reads = _joined(at.all_rows(f"up.{f}@{other}", own) for other in terms)
-                yield Stage("activate", d, p.tokens, reads, at.all_rows(f"act.{f}", own), f, len(own))
+                yield DeviceStage("activate", d, p.tokens, reads, at.all_rows(f"act.{f}", own), f, len(own))
         for d, t in cut.items():
             reads = at.all_rows(f"act.{f}", t.neurons)
-            yield Stage("down", d, p.tokens, reads, at.all_rows(f"down.{f}@{d}", t.hidden), f, len(t.hidden))
+            yield DeviceStage(
+                "down", d, p.tokens, reads, at.all_rows(f"down.{f}@{d}", t.hidden), f, len(t.hidden)
+            )
         yield from at.reduce(f, {d: t.hidden for d, t in cut.items()})
 
 
@@ -223,7 +225,7 @@ class Tile:
     neurons: range
 
 
-def tiles_of(partition: Partition, grid: Grid) -> dict[str, Tile]:
+def tiles_of(partition: Partition, grid: DeviceGrid) -> dict[str, Tile]:
     """Return the tile of every device of the grid."""
     tiles = {}
     for g, group in enumerate(grid.groups):
@@ -243,11 +245,11 @@ def _block(counts: tuple[int, ...], i: int) -> range:
     return range(sum(counts[:i]), sum(counts[: i + 1]))
 
 
-def _joined(parts: Iterable[tuple[Region, ...]]) -> tuple[Region, ...]:
+def _joined(parts: Iterable[tuple[TensorRegion, ...]]) -> tuple[TensorRegion, ...]:
     return tuple(region for part in parts for region in part)
 
 
-def _region(tensor: str, rows: range, columns: range) -> tuple[Region, ...]:
+def _region(tensor: str, rows: range, columns: range) -> tuple[TensorRegion, ...]:
     """Return one region, or none if it is empty."""
     part = part_of(rows, columns)
-    return () if part is None else (Region(tensor, part),)
+    return () if part is None else (TensorRegion(tensor, part),)

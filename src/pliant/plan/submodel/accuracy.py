@@ -146,7 +146,7 @@ def _local_lines(
 
 
 @dataclass(frozen=True, slots=True)
-class Curves:
+class AccuracyCurves:
     """Accuracy of each submodel against fidelity, the share of the weights' variance that its bits keep.
 
     Uniform bits have the fidelity 1 - error; in between, accuracy is interpolated linearly, and it never
@@ -168,7 +168,7 @@ class Curves:
         return float(np.interp(fidelity, fidelities, values))
 
 
-def curves(grid: AccuracyGrid, errors: Sequence[float]) -> Curves:
+def curves(grid: AccuracyGrid, errors: Sequence[float]) -> AccuracyCurves:
     """Convert `grid` to curves; `errors` is the relative weight error at 0..6 planes (full fidelity: 0)."""
     points: dict[tuple[int, int], list[tuple[float, float]]] = {}
     for (n, m, bits), value in grid.items():
@@ -178,7 +178,7 @@ def curves(grid: AccuracyGrid, errors: Sequence[float]) -> Curves:
         pairs.sort()
         best = np.maximum.accumulate([value for _, value in pairs]).tolist()
         found[place] = (tuple(x for x, _ in pairs), tuple(best))
-    return Curves(found)
+    return AccuracyCurves(found)
 
 
 def _rising(values: Sequence[float]) -> list[float]:

@@ -9,14 +9,14 @@ import numpy as np
 from pliant.arrays import Float
 from pliant.ir.cost import EMBED, HEAD, TOKENISE, Cost, Span, latency, simulate
 from pliant.ir.link import Link
-from pliant.ir.program import Run
-from pliant.plan.result import Budget, Grid, Plan, PlanMemory
-from pliant.plan.submodel.io_plan import Held, LayerLoad, count_reads, fidelity
+from pliant.ir.program import SliceRun
+from pliant.plan.plan import BitGrid, Budget, Plan, PlanMemory
+from pliant.plan.submodel.io_plan import HeldPlanes, LayerLoad, count_reads, fidelity
 from pliant.plan.submodel.lower_plan import lower
 from pliant.plan.submodel.preload_set import held_bytes
 from pliant.plan.submodel.prices import disk_beside, layer_seconds
 from pliant.plan.submodel.shape import StoreShape
-from pliant.plan.submodel.submodel import Cut
+from pliant.plan.submodel.submodel import CutReason
 from pliant.store.coding.shard_order import block_bytes
 
 LEAST_WINDOW = 2
@@ -24,14 +24,14 @@ LEAST_WINDOW = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class PlanDraft:
     """A planner's decisions; everything else in a plan follows from them."""
 
     name: str
     layers: tuple[int, ...]
     width: int
-    bits: Grid
-    held: Held
+    bits: BitGrid
+    held: HeldPlanes
     loads: tuple[LayerLoad, ...]
     weights: Float[np.ndarray, "n m"]
     slack_s: float
@@ -40,11 +40,11 @@ class Draft:
     reasons: tuple[str, ...]
     is_pipelined: bool = True
     is_anytime: bool = False
-    cut: Cut = "none"
+    cut: CutReason = "none"
 
 
 def assemble(
-    draft: Draft,
+    draft: PlanDraft,
     shape: StoreShape,
     costs: Cost,
     budget: Budget,
@@ -197,7 +197,7 @@ def _fitting(window: int, shape: StoreShape, loads: Sequence[LayerLoad], limit: 
     return window
 
 
-def _block_bytes(shape: StoreShape, runs: Sequence[Run]) -> int:
+def _block_bytes(shape: StoreShape, runs: Sequence[SliceRun]) -> int:
     offsets = shape.offsets
     return block_bytes(
         (at, at + shape.part_bytes(run.part))
@@ -285,6 +285,6 @@ def _load_seconds(shape: StoreShape, costs: Cost, load: LayerLoad) -> float:
     return sum((_seconds(shape, costs, runs) for runs in (load.base, *load.refinements)), 0.0)
 
 
-def _seconds(shape: StoreShape, costs: Cost, runs: Sequence[Run]) -> float:
+def _seconds(shape: StoreShape, costs: Cost, runs: Sequence[SliceRun]) -> float:
     n_bytes = sum(shape.part_bytes(run.part) * run.count for run in runs)
     return disk_beside(costs).seconds(n_bytes, count_reads(shape, runs)) if runs else 0.0

@@ -15,9 +15,9 @@ from pliant.errors import BudgetError
 from pliant.ir.bitwidths import FULL_BITS
 from pliant.ir.cost import EMBED, HEAD, TOKENISE, Cost
 from pliant.models.spec import picked_layers
-from pliant.plan.result import Budget, Plan
-from pliant.plan.submodel.accuracy import AccuracyGrid, Curves, curves
-from pliant.plan.submodel.assemble_plan import Draft, assemble, pipeline
+from pliant.plan.plan import Budget, Plan
+from pliant.plan.submodel.accuracy import AccuracyCurves, AccuracyGrid, curves
+from pliant.plan.submodel.assemble_plan import PlanDraft, assemble, pipeline
 from pliant.plan.submodel.io_plan import Ledger, weights_of
 from pliant.plan.submodel.prices import disk_beside, layer_seconds
 from pliant.plan.submodel.search import OURS, PlanOptions
@@ -51,7 +51,7 @@ def load_and_execute(
     (STI, Table 4); then no target is infeasible. With a grid, it is the most accurate one that ends in time
     or, if none does, the fastest.
     """
-    job = _Job(shape, costs, budget, importance, options, expected, _known(accuracy, options))
+    job = _BaselineProblem(shape, costs, budget, importance, options, expected, _known(accuracy, options))
     totals = {c: job.end_s(c, FULL_BITS, is_pipelined=False) for c in job.submodels}
     if job.by_accuracy:
         fits = [c for c in totals if totals[c] <= job.usable_s + 1e-9]
@@ -79,7 +79,7 @@ def standard_pipeline(
 
     Raises BudgetError if no submodel ends within T, unless `options.best_effort`.
     """
-    job = _Job(shape, costs, budget, importance, options, expected, _known(accuracy, options))
+    job = _BaselineProblem(shape, costs, budget, importance, options, expected, _known(accuracy, options))
     fits = [c for c in job.submodels if job.end_s(c, bits) <= job.usable_s + 1e-9]
     chosen = job.in_time(fits, bits, lambda c: job.end_s(c, bits))
     why = f"the {job.rule} whose pipeline ends in time at {bits} bits everywhere"
@@ -101,7 +101,7 @@ def preload_model(
 
     Raises BudgetError if no submodel computes within T, unless `options.best_effort`.
     """
-    job = _Job(shape, costs, budget, importance, options, expected, _known(accuracy, options))
+    job = _BaselineProblem(shape, costs, budget, importance, options, expected, _known(accuracy, options))
     fits = [c for c in job.submodels if c.compute_s <= job.usable_s + 1e-9]
     chosen = job.in_time(fits, bits, lambda c: c.compute_s)
     why = f"the whole model is held at {bits} bits, so the {job.rule} that computes in time runs"
@@ -109,7 +109,7 @@ def preload_model(
 
 
 @dataclass(frozen=True, slots=True)
-class _Uniform:
+class _UniformSubmodel:
     """A submodel with the same bits everywhere."""
 
     submodel: Submodel
@@ -117,14 +117,14 @@ class _Uniform:
 
 
 @dataclass(frozen=True, slots=True)
-class _Job:
+class _BaselineProblem:
     shape: StoreShape
     costs: Cost
     budget: Budget
     importance: Float[np.ndarray, "N M"]
     options: PlanOptions
     expected: Cost | None
-    known: Curves
+    known: AccuracyCurves
 
     @property
     def usable_s(self) -> float:
@@ -175,7 +175,7 @@ class _Job:
         is_whole = (largest.n, largest.m) == (self.shape.n_layers, self.shape.n_slices)
         if not self.by_accuracy or (is_whole and bits == FULL_BITS):
             return largest
-        found = most_accurate(order, self.known, lambda c, _: _Uniform(c, self.accuracy(c, bits)))
+        found = most_accurate(order, self.known, lambda c, _: _UniformSubmodel(c, self.accuracy(c, bits)))
         return largest if found is None else found.submodel
 
     def in_time(self, fits: Sequence[Submodel], bits: int, seconds: Callable[[Submodel], float]) -> Submodel:
@@ -202,7 +202,7 @@ class _Job:
         layer_s = layer_seconds(self.costs, c.m, with_io=True)
         aib_start_s = tuple(k * layer_s for k in range(c.n))
         cut = cut_of(self.shape, c.n, c.m, self.known.places)
-        draft = Draft(
+        draft = PlanDraft(
             name=name,
             layers=layers,
             width=c.m,
@@ -231,7 +231,7 @@ class _Job:
         return replace(made, expected_accuracy=self.accuracy(c, bits))
 
 
-def _known(accuracy: AccuracyGrid | None, options: PlanOptions) -> Curves:
+def _known(accuracy: AccuracyGrid | None, options: PlanOptions) -> AccuracyCurves:
     return curves(accuracy or {}, options.errors)
 
 

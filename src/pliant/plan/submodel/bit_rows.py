@@ -16,7 +16,7 @@ from pliant.ir.bitwidths import FULL_BITS, LOWEST_BITS, PLANES
 from pliant.ir.program import FULL
 from pliant.plan.submodel.io_plan import TOLERANCE_S, Ledger, fidelity, fill_uniform
 
-Rows = Int[np.ndarray, "n rows m"]
+BitRows = Int[np.ndarray, "n rows m"]
 _N_QUANTA = 1152
 """The number of parts of IO time for six bits everywhere; a plane takes a whole number of them."""
 _N_LATENCY = 64
@@ -49,7 +49,7 @@ def fill_rows(ledger: Ledger, weights: Float[np.ndarray, "n m"], errors: Sequenc
     return max(made, key=lambda x: fidelity(x.bits, weights, errors))
 
 
-def _plane_rows(weights: Float[np.ndarray, "n m"], errors: Sequence[float]) -> Rows:
+def _plane_rows(weights: Float[np.ndarray, "n m"], errors: Sequence[float]) -> BitRows:
     """Return rows of 2 to 6 bits, the same number for every layer."""
     n, m = weights.shape
     drop = -np.diff(np.asarray(errors))[LOWEST_BITS:]
@@ -58,11 +58,11 @@ def _plane_rows(weights: Float[np.ndarray, "n m"], errors: Sequence[float]) -> R
     trailing = leading[:, ::-1]
     rows = [np.broadcast_to(grid, (n, *grid.shape)) for grid in (leading, trailing)]
     rows += [_by_gain(weights, drop[:most]) for most in range(1, len(drop) + 1)]
-    made: Rows = LOWEST_BITS + np.concatenate(rows, axis=1)
+    made: BitRows = LOWEST_BITS + np.concatenate(rows, axis=1)
     return made
 
 
-def _by_gain(weights: Float[np.ndarray, "n m"], drop: Float[np.ndarray, " planes"]) -> Rows:
+def _by_gain(weights: Float[np.ndarray, "n m"], drop: Float[np.ndarray, " planes"]) -> BitRows:
     """The planes of each slice if 0, 1, 2, ... are given in order of the weighted error they remove."""
     n, m = weights.shape
     n_steps = m * len(drop)
@@ -70,11 +70,11 @@ def _by_gain(weights: Float[np.ndarray, "n m"], drop: Float[np.ndarray, " planes
     position = np.empty_like(order)
     np.put_along_axis(position, order, np.arange(n_steps)[None, :], axis=1)
     given = position.reshape(n, 1, m, len(drop)) < np.arange(n_steps + 1)[:, None, None]
-    made: Rows = given.sum(axis=3)
+    made: BitRows = given.sum(axis=3)
     return made
 
 
-def _full_rows(weights: Float[np.ndarray, "n m"]) -> Rows:
+def _full_rows(weights: Float[np.ndarray, "n m"]) -> BitRows:
     """Return rows of six bits and full fidelity, and of uniform bits."""
     n, m = weights.shape
     order = np.argsort(-weights, axis=1, kind="stable")
@@ -90,7 +90,7 @@ def _full_rows(weights: Float[np.ndarray, "n m"]) -> Rows:
 
 def _filled(
     ledger: Ledger,
-    rows: Rows,
+    rows: BitRows,
     weights: Float[np.ndarray, "n m"],
     table: Float[np.ndarray, " bits"],
     quantum_s: float,
@@ -145,7 +145,7 @@ def _undominated(
     return order[values[order] > before]
 
 
-def _costs(ledger: Ledger, rows: Rows) -> tuple[Float[np.ndarray, "n rows"], Bool[np.ndarray, "n rows"]]:
+def _costs(ledger: Ledger, rows: BitRows) -> tuple[Float[np.ndarray, "n rows"], Bool[np.ndarray, "n rows"]]:
     """Return the seconds of each row's reads, as in `Ledger.price`, and whether they fit the limit."""
     need = _need(ledger, rows)
     planes, full = need[..., :PLANES, :], need[..., FULL, :]
@@ -162,7 +162,7 @@ def _costs(ledger: Ledger, rows: Rows) -> tuple[Float[np.ndarray, "n rows"], Boo
     return seconds, n_bytes <= ledger.limit_bytes
 
 
-def _need(ledger: Ledger, rows: Rows) -> Bool[np.ndarray, "n rows parts m"]:
+def _need(ledger: Ledger, rows: BitRows) -> Bool[np.ndarray, "n rows parts m"]:
     """Return the parts that each row reads beside the held ones."""
     base = LOWEST_BITS if ledger.is_anytime else 0
     part = np.arange(FULL + 1)[:, None]

@@ -28,12 +28,12 @@ def fill_exact(
     """
     if not ledger.is_valid:
         raise BudgetError("the lowest bits already overspend the IO budgets; nothing can be allocated.")
-    model = _Model(ledger, weights, errors)
+    model = _BitsProgram(ledger, weights, errors)
     bits = model.solve(time_limit_s, gap)
     ledger.force_bits(bits)
 
 
-class _Model:
+class _BitsProgram:
     """Binary x[k, s, b]: shard s of layer k has b bits; continuous r[k, part, s]: a read begins there."""
 
     def __init__(self, ledger: Ledger, weights: Float[np.ndarray, "n m"], errors: Sequence[float]) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from pliant.arrays import Float, Int
 from pliant.ir.bitwidths import BITS, FULL_BITS, LOWEST_BITS, PLANES
 from pliant.ir.link import Link
-from pliant.ir.program import FULL, Run
+from pliant.ir.program import FULL, SliceRun
 from pliant.plan.submodel.shape import StoreShape
 
 TOLERANCE_S = 1e-9  # rounding error of sums of seconds
@@ -20,7 +20,9 @@ LLOYD_ERRORS = (1.0, 0.363, 0.153, 0.049, 0.0148, 0.0043, 0.0011)
 # Equal-population clusters, the paper's.
 EQUAL_POPULATION_ERRORS = (1.0, 0.40, 0.175, 0.080, 0.0387, 0.0199, 0.0110)
 
-Held = Int[np.ndarray, "n m"]  # planes of each shard in memory before the run: 0..6, or 32 for full fidelity
+HeldPlanes = Int[
+    np.ndarray, "n m"
+]  # planes of each shard in memory before the run: 0..6, or 32 for full fidelity
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +33,11 @@ class LayerLoad:
     """
 
     layer: int
-    base: tuple[Run, ...]
-    refinements: tuple[tuple[Run, ...], ...]
+    base: tuple[SliceRun, ...]
+    refinements: tuple[tuple[SliceRun, ...], ...]
 
     @property
-    def runs(self) -> tuple[Run, ...]:
+    def runs(self) -> tuple[SliceRun, ...]:
         return self.base + tuple(run for part in self.refinements for run in part)
 
 
@@ -48,7 +50,7 @@ class Ledger:
     """
 
     def __init__(
-        self, shape: StoreShape, m: int, disk: Link, budget_s: Sequence[float], held: Held,
+        self, shape: StoreShape, m: int, disk: Link, budget_s: Sequence[float], held: HeldPlanes,
         *, is_anytime: bool, full_chunk: int, planes_per_load: int = 1, limit_bytes: int | None = None,
     ) -> None:  # fmt: skip
         n = len(budget_s)
@@ -228,10 +230,10 @@ class Ledger:
 
     def load(self, k: int, layer: int) -> LayerLoad:
         """Return the reads of layer k (the model's `layer`), in reading order."""
-        loads: list[tuple[Run, ...]] = []
+        loads: list[tuple[SliceRun, ...]] = []
         for group in self.groups:
             runs = [
-                Run(layer, part, first, count)
+                SliceRun(layer, part, first, count)
                 for part in group
                 for first, count in _spans(self.need[k][part])
             ]
@@ -242,7 +244,7 @@ class Ledger:
         return LayerLoad(layer, loads[0], tuple(runs for runs in loads[1:] if runs))
 
 
-def count_reads(shape: StoreShape, runs: Sequence[Run]) -> int:
+def count_reads(shape: StoreShape, runs: Sequence[SliceRun]) -> int:
     """Return the number of reads for `runs` of one load: adjacent parts of the layer's file are one read."""
     tiers = shape.tiers
     file = 0
@@ -342,6 +344,6 @@ def _spans(mask: int) -> list[tuple[int, int]]:
     return spans
 
 
-def _pieces(run: Run, size: int) -> list[Run]:
+def _pieces(run: SliceRun, size: int) -> list[SliceRun]:
     end = run.first + run.count
-    return [Run(run.layer, run.part, at, min(size, end - at)) for at in range(run.first, end, size)]
+    return [SliceRun(run.layer, run.part, at, min(size, end - at)) for at in range(run.first, end, size)]

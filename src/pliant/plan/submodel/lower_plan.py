@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from pliant.ir.cost import EMBED, HEAD
-from pliant.ir.program import Compute, Load, Program, Run, Segment, Step
+from pliant.ir.program import Compute, Load, Program, Segment, SliceRun, Step
 from pliant.plan.submodel.io_plan import LayerLoad, count_reads
 from pliant.plan.submodel.shape import StoreShape
 
@@ -70,7 +70,7 @@ def _all_loads(shape: StoreShape, loads: Sequence[LayerLoad], steps: list[Step])
 def _load_step(
     shape: StoreShape,
     layer: int,
-    runs: tuple[Run, ...],
+    runs: tuple[SliceRun, ...],
     gate: tuple[int, ...],
     latest_s: float | None = None,
 ) -> Step:

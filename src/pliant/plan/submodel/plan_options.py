@@ -7,7 +7,7 @@ from pliant.errors import BudgetError
 from pliant.plan.submodel.io_plan import EQUAL_POPULATION_ERRORS, LLOYD_ERRORS
 from pliant.plan.submodel.preload_set import PreloadRule
 
-Choice = Literal["accuracy", "size"]
+ChoiceRule = Literal["accuracy", "size"]
 Depths = Literal["trained", "any"]
 
 
@@ -38,7 +38,7 @@ class PlanOptions:
     `errors`: weight error at 0..6 planes, relative to the weights' variance.
     """
 
-    choose: Choice = "accuracy"
+    choose: ChoiceRule = "accuracy"
     depths: Depths = "trained"
     similar: float = 0.1
     slack: Literal["all", "none"] = "all"

@@ -9,11 +9,10 @@ from pliant.arrays import Float, Int
 from pliant.errors import BudgetError
 from pliant.ir.bitwidths import FULL_BITS, LOWEST_BITS
 from pliant.ir.cost import EMBED, Cost
-from pliant.plan.result import Budget, Plan
-from pliant.plan.submodel.accuracy import AccuracyGrid, Curves, curves
-from pliant.plan.submodel.assemble_plan import Draft, assemble
-from pliant.plan.submodel.attempt import Attempt, Problem
-from pliant.plan.submodel.io_plan import TOLERANCE_S, Held, Ledger, fidelity
+from pliant.plan.plan import Budget, Plan
+from pliant.plan.submodel.accuracy import AccuracyCurves, AccuracyGrid, curves
+from pliant.plan.submodel.assemble_plan import PlanDraft, assemble
+from pliant.plan.submodel.io_plan import TOLERANCE_S, HeldPlanes, Ledger, fidelity
 from pliant.plan.submodel.plan_options import OURS as OURS
 from pliant.plan.submodel.plan_options import PAPER as PAPER
 from pliant.plan.submodel.plan_options import PlanOptions as PlanOptions
@@ -21,7 +20,7 @@ from pliant.plan.submodel.preload_set import held_bytes
 from pliant.plan.submodel.reserve import io_reserve
 from pliant.plan.submodel.shape import StoreShape
 from pliant.plan.submodel.submodel import (
-    Cut,
+    CutReason,
     Submodel,
     allowed,
     cut_of,
@@ -33,11 +32,12 @@ from pliant.plan.submodel.submodel import (
     submodels,
     untrained_reason,
 )
+from pliant.plan.submodel.submodel_problem import Attempt, SubmodelProblem
 from pliant.quantities import format_seconds
 
 
 @dataclass(frozen=True, slots=True)
-class _Choice:
+class _AllocatedSubmodel:
     """A submodel with the bits that its AIBs afford and their preload set.
 
     `accuracy` is the expected one at those bits, None if nothing was measured.
@@ -45,7 +45,7 @@ class _Choice:
 
     attempt: Attempt
     ledger: Ledger
-    held: Held
+    held: HeldPlanes
     accuracy: float | None
 
 
@@ -76,7 +76,7 @@ def plan(
     if options.io_reserve is None:
         n_bytes = shape.n_slices * shape.plane_bytes
         options = replace(options, io_reserve=io_reserve(costs, expected, n_bytes))
-    problem = Problem(shape, costs, budget, importance, options, held)
+    problem = SubmodelProblem(shape, costs, budget, importance, options, held)
     known = curves(accuracy or {}, options.errors)
     every = submodels(shape.n_layers, shape.widths, costs)
     every = allowed(every, shape, options.depths, known.places)
@@ -108,7 +108,7 @@ def plan(
     return replace(made, expected_accuracy=chosen.accuracy)
 
 
-def _order(problem: Problem, every: Sequence[Submodel]) -> tuple[Submodel, ...]:
+def _order(problem: SubmodelProblem, every: Sequence[Submodel]) -> tuple[Submodel, ...]:
     """Return the submodels that compute in time, in the order of trial.
 
     Which numbers of shards count as similar depends on the largest one compared. The paper compares submodels
@@ -120,11 +120,13 @@ def _order(problem: Problem, every: Sequence[Submodel]) -> tuple[Submodel, ...]:
     return fitting(rank(every, options.similar), problem.usable_s)
 
 
-def _draft(problem: Problem, chosen: _Choice, reasons: tuple[str, ...], cut: Cut) -> Draft:
+def _draft(
+    problem: SubmodelProblem, chosen: _AllocatedSubmodel, reasons: tuple[str, ...], cut: CutReason
+) -> PlanDraft:
     a, ledger = chosen.attempt, chosen.ledger
     bonus_s = np.cumsum([ledger.held_seconds(k) for k in range(ledger.n)])
     budgets_s = np.asarray(ledger.spare_s) + np.cumsum(ledger.load_s)
-    return Draft(
+    return PlanDraft(
         name="paper" if problem.options.allocate == "paper" else "ours",
         layers=a.layers,
         width=a.submodel.m,
@@ -141,13 +143,15 @@ def _draft(problem: Problem, chosen: _Choice, reasons: tuple[str, ...], cut: Cut
     )
 
 
-def _allocated(problem: Problem, a: Attempt, known: Curves) -> _Choice:
+def _allocated(problem: SubmodelProblem, a: Attempt, known: AccuracyCurves) -> _AllocatedSubmodel:
     ledger, held = problem.allocate(a)
     kept = fidelity(ledger.bits, a.weights, problem.options.errors)
-    return _Choice(a, ledger, held, known.at(a.submodel.n, a.submodel.m, kept))
+    return _AllocatedSubmodel(a, ledger, held, known.at(a.submodel.n, a.submodel.m, kept))
 
 
-def _most_accurate(problem: Problem, order: Sequence[Submodel], known: Curves) -> _Choice | None:
+def _most_accurate(
+    problem: SubmodelProblem, order: Sequence[Submodel], known: AccuracyCurves
+) -> _AllocatedSubmodel | None:
     """Return the submodel of the highest expected accuracy at the bits that it can reach.
 
     The whole model at full fidelity is taken without comparison if no other is expected to be more accurate.
@@ -157,7 +161,7 @@ def _most_accurate(problem: Problem, order: Sequence[Submodel], known: Curves) -
     if (whole := _whole(problem, order, known)) is not None:
         return whole
 
-    def choose(c: Submodel, to_beat: float) -> _Choice | None:
+    def choose(c: Submodel, to_beat: float) -> _AllocatedSubmodel | None:
         a = problem.attempt(c)
         if a is None or or_less(known.at(c.n, c.m, problem.fidelity_bound(a))) <= to_beat:
             return None
@@ -166,7 +170,9 @@ def _most_accurate(problem: Problem, order: Sequence[Submodel], known: Curves) -
     return most_accurate(order, known, choose)
 
 
-def _whole(problem: Problem, order: Sequence[Submodel], known: Curves) -> _Choice | None:
+def _whole(
+    problem: SubmodelProblem, order: Sequence[Submodel], known: AccuracyCurves
+) -> _AllocatedSubmodel | None:
     """Return the whole model if all its shards can run at full fidelity and no other is more accurate."""
     everything = (problem.shape.n_layers, problem.shape.n_slices)
     best = max((or_less(known.at(c.n, c.m, 1.0)) for c in order), default=-1.0)
@@ -181,7 +187,9 @@ def _whole(problem: Problem, order: Sequence[Submodel], known: Curves) -> _Choic
     return choice if is_full else None
 
 
-def _reasons(problem: Problem, chosen: _Choice, order: Sequence[Submodel], known: Curves) -> Iterator[str]:
+def _reasons(
+    problem: SubmodelProblem, chosen: _AllocatedSubmodel, order: Sequence[Submodel], known: AccuracyCurves
+) -> Iterator[str]:
     a, ledger, held = chosen.attempt, chosen.ledger, chosen.held
     c, asked_s = a.submodel, problem.budget.asked_s
     computes = f"{c.n}x{c.m} computes in {c.compute_s * 1e3:.1f} ms"
@@ -214,7 +222,7 @@ def _reasons(problem: Problem, chosen: _Choice, order: Sequence[Submodel], known
 
 
 def _why_accurate(
-    problem: Problem, chosen: _Choice, order: Sequence[Submodel], known: Curves
+    problem: SubmodelProblem, chosen: _AllocatedSubmodel, order: Sequence[Submodel], known: AccuracyCurves
 ) -> Iterator[str]:
     """Yield the expected accuracy of the chosen submodel, and the maximum of the largest one in time."""
     c = chosen.attempt.submodel
@@ -232,7 +240,7 @@ def _why_accurate(
         yield f"most slices would be {most.n}x{most.m}: {100 * at_best:.1f} % at full fidelity"
 
 
-def _why_not(problem: Problem, skipped: Sequence[Submodel]) -> Iterator[str]:
+def _why_not(problem: SubmodelProblem, skipped: Sequence[Submodel]) -> Iterator[str]:
     """Yield why preferred submodels that compute in time do not run."""
     slowed = [s for s in skipped if not problem.may_read(s)]
     starved = [s for s in skipped if problem.may_read(s)]
@@ -246,7 +254,7 @@ def _why_not(problem: Problem, skipped: Sequence[Submodel]) -> Iterator[str]:
             yield f"larger {names} {why}"
 
 
-def _smallest(problem: Problem, candidates: Sequence[Submodel]) -> Attempt:
+def _smallest(problem: SubmodelProblem, candidates: Sequence[Submodel]) -> Attempt:
     """Return the submodel that needs the least time; raises BudgetError unless best effort is requested."""
     least_n = {m: min(c.n for c in candidates if c.m == m) for m in {c.m for c in candidates}}
     shallow = [c for c in candidates if c.n == least_n[c.m]]
@@ -266,7 +274,7 @@ def _smallest(problem: Problem, candidates: Sequence[Submodel]) -> Attempt:
     raise BudgetError(_infeasible(problem, best))
 
 
-def _infeasible(problem: Problem, best: Attempt) -> str:
+def _infeasible(problem: SubmodelProblem, best: Attempt) -> str:
     """Return the message: the target, the needs of the least demanding submodel, and advice."""
     c = best.submodel
     nearest_s = (best.needs_s + problem.overhead_s) / (1 - problem.options.margin)

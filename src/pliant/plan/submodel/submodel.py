@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, TypeVar, runtime_checkable
 
 from pliant.ir.cost import Cost
-from pliant.plan.submodel.accuracy import Curves
+from pliant.plan.submodel.accuracy import AccuracyCurves
 from pliant.plan.submodel.plan_options import Depths
 from pliant.plan.submodel.prices import layer_seconds
 from pliant.plan.submodel.shape import StoreShape
 
 # Why a submodel may run: nothing is left out, it was trained for, its accuracy was measured, or neither.
-Cut = Literal["none", "trained", "measured", "untrained"]
-Place = tuple[int, int]  # n x m
+CutReason = Literal["none", "trained", "measured", "untrained"]
+SubmodelSize = tuple[int, int]  # n x m
 
 
 @runtime_checkable
@@ -24,7 +24,7 @@ class RatedSubmodel(Protocol):
     def accuracy(self) -> float | None: ...
 
 
-Choice = TypeVar("Choice", bound=RatedSubmodel)
+RatedT = TypeVar("RatedT", bound=RatedSubmodel)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def submodels(n_layers: int, widths: Iterable[int], costs: Cost) -> tuple[Submod
 
 
 def allowed(
-    candidates: Sequence[Submodel], shape: StoreShape, depths: Depths, measured: Collection[Place]
+    candidates: Sequence[Submodel], shape: StoreShape, depths: Depths, measured: Collection[SubmodelSize]
 ) -> tuple[Submodel, ...]:
     """Return the submodels that may run: by default those that were trained for or measured."""
     if depths == "any":
@@ -55,7 +55,7 @@ def allowed(
     return tuple(c for c in candidates if cut_of(shape, c.n, c.m, measured) != "untrained")
 
 
-def cut_of(shape: StoreShape, n: int, m: int, measured: Collection[Place]) -> Cut:
+def cut_of(shape: StoreShape, n: int, m: int, measured: Collection[SubmodelSize]) -> CutReason:
     """Return why n x m may leave out parts of the model, if it does."""
     if (n, m) == (shape.n_layers, shape.n_slices):
         return "none"
@@ -103,15 +103,15 @@ def rank(candidates: Sequence[Submodel], similar: float = 0.1) -> tuple[Submodel
 
 
 def most_accurate(
-    order: Sequence[Submodel], known: Curves, choose: Callable[[Submodel, float], Choice | None]
-) -> Choice | None:
+    order: Sequence[Submodel], known: AccuracyCurves, choose: Callable[[Submodel, float], RatedT | None]
+) -> RatedT | None:
     """Return the choice with the highest expected accuracy that `choose` makes for submodels in `order`.
 
     `choose(submodel, to_beat)` returns None if the submodel cannot run or cannot be more accurate than
     `to_beat`. A submodel that would not win at full fidelity is skipped. Unmeasured submodels rank below
     measured ones, and the first of equals wins.
     """
-    best: Choice | None = None
+    best: RatedT | None = None
     least = -2.0
     for c in sorted(order, key=lambda c: or_less(known.at(c.n, c.m, 1.0)), reverse=True):
         if or_less(known.at(c.n, c.m, 1.0)) <= least:

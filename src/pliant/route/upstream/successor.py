@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from pliant.ir.endpoint import ServiceLevel
 from pliant.ir.link import Link
+from pliant.ir.times.bounded_level import has_moved
 from pliant.ir.times.bounds import AdaptiveBound
-from pliant.ir.times.levels import has_moved
 from pliant.ir.times.timing import Timing
 from pliant.route.choice.choose_endpoint import Candidate
 from pliant.route.choice.energy import remote_candidate

@@ -7,13 +7,13 @@ from statistics import median
 import numpy as np
 
 from pliant.errors import BudgetError, GraphError, InputError
-from pliant.ir.bitwidths import BYTE_BITS, PLANES, Weights
+from pliant.ir.bitwidths import BYTE_BITS, PLANES, WeightFormat
 from pliant.models.encoder.encoder_graph import ComputeDtype
-from pliant.plan.precision import Form
+from pliant.plan.precision import PrecisionForm
 from pliant.run.array_sessions.onnx_session import OnnxSession
 from pliant.run.session.feeds import FeedsLike
 
-OpenForm = Callable[[Weights, ComputeDtype], OnnxSession]
+OpenForm = Callable[[WeightFormat, ComputeDtype], OnnxSession]
 """Opens a session with these weights and this arithmetic; "auto" weights use the memory that was granted."""
 
 _ROUNDS = 9
@@ -21,7 +21,7 @@ _FEW_S = 0.02
 """A run shorter than this is timed repeatedly, at most as often as it fits into this time."""
 
 
-def list_forms(weights: Weights, *, is_bounded: bool) -> list[tuple[Weights, ComputeDtype]]:
+def list_forms(weights: WeightFormat, *, is_bounded: bool) -> list[tuple[WeightFormat, ComputeDtype]]:
     """The forms to measure for the requested `weights`; if `is_bounded`, a memory limit sets their bits."""
     if weights == "fp32":
         return [("fp32", "fp32"), ("fp32", "bf16")]
@@ -31,17 +31,17 @@ def list_forms(weights: Weights, *, is_bounded: bool) -> list[tuple[Weights, Com
         return [(weights, "fp32"), (weights, "bf16"), (weights, "int8")]
     if is_bounded:
         return [("auto", "fp32"), ("auto", "bf16"), ("auto", "int8")]
-    coded: list[tuple[Weights, ComputeDtype]] = [(PLANES, "fp32"), (PLANES, "bf16"), (PLANES, "int8")]
+    coded: list[tuple[WeightFormat, ComputeDtype]] = [(PLANES, "fp32"), (PLANES, "bf16"), (PLANES, "int8")]
     return [("fp32", "fp32"), ("fp32", "bf16"), (BYTE_BITS, "int8"), *coded]
 
 
 def measure_forms(
-    forms: Sequence[tuple[Weights, ComputeDtype]],
+    forms: Sequence[tuple[WeightFormat, ComputeDtype]],
     reference: OnnxSession,
     open_form: OpenForm,
     examples: Sequence[FeedsLike],
     clock: Callable[[], float] = time.perf_counter,
-) -> list[Form]:
+) -> list[PrecisionForm]:
     """Error and time of each form on `examples`, measured interleaved with `reference`.
 
     The sessions of the forms are closed afterwards; two sessions are open at a time. A form that the
@@ -53,13 +53,13 @@ def measure_forms(
         try:
             session = open_form(weights, compute)
         except (InputError, BudgetError, GraphError) as error:
-            found.append(Form(compute, weights, refused=str(error)))
+            found.append(PrecisionForm(compute, weights, refused=str(error)))
             continue
         with session:
             try:
                 found.append(_measure_form(session, compute, reference, (examples, wanted), clock))
             except (BudgetError, GraphError) as error:
-                found.append(Form(compute, weights, refused=str(error)))
+                found.append(PrecisionForm(compute, weights, refused=str(error)))
     return found
 
 
@@ -69,7 +69,7 @@ def _measure_form(
     reference: OnnxSession,
     data: tuple[Sequence[FeedsLike], Sequence[Mapping[str, np.ndarray]]],
     clock: Callable[[], float],
-) -> Form:
+) -> PrecisionForm:
     examples, wanted = data
     answers = [session.run(feeds) for feeds in examples]
     error = max(answer_error(y, x) for y, x in zip(answers, wanted, strict=True))
@@ -84,7 +84,7 @@ def _measure_form(
     rounds = _ROUNDS * max(1, min(5, int(_FEW_S / max(first, 1e-6))))
     pairs = [(seconds(session), seconds(reference)) for _ in range(rounds)]
     ratio = median(own / its for own, its in pairs)
-    return Form(compute, session.weights, error, ratio * median(its for _, its in pairs))
+    return PrecisionForm(compute, session.weights, error, ratio * median(its for _, its in pairs))
 
 
 def answer_error(answer: Mapping[str, np.ndarray], wanted: Mapping[str, np.ndarray]) -> float:

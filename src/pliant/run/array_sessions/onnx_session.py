@@ -20,7 +20,7 @@ from pliant.compiler.executable.image import Image, make_image
 from pliant.compiler.executable.image_executable import image_executable
 from pliant.compiler.passes.pack_texts import TextShape
 from pliant.errors import MissingValueError
-from pliant.ir.bitwidths import Weights
+from pliant.ir.bitwidths import WeightFormat
 from pliant.ir.dilation import Dilation
 from pliant.ir.executable import Executable
 from pliant.ir.graph import Graph, TensorType
@@ -141,7 +141,7 @@ class OnnxSession(ArraySession):
             )
 
     @property
-    def weights(self) -> Weights:
+    def weights(self) -> WeightFormat:
         """The format of matrices: "fp32" or a number of bits; "auto" until the first shapes decide."""
         return self._options.weights if self._lowering.weights is None else self._lowering.weights
 

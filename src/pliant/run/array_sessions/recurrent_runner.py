@@ -22,7 +22,7 @@ from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.models.recurrent.recurrent_graph import LOGITS, POOLED, STATES, VECTORS, recurrent_graph
 from pliant.models.recurrent.recurrent_source import RecurrentSource
-from pliant.plan.memory_shares import Holding
+from pliant.plan.memory_shares import MemoryOption
 from pliant.run.arena import Arena
 from pliant.run.memory_use import MemoryPart, measure_part
 from pliant.run.process_memory import MemoryBudget
@@ -197,9 +197,9 @@ class RecurrentRunner:
         self._stages, self._forms, self._weights, self._arena = {}, {}, {}, Arena()
         self.vectors = self.states = np.zeros((0, 0), np.float32)
 
-    def _holdings(self, n_bytes: int) -> tuple[Holding, ...]:
+    def _holdings(self, n_bytes: int) -> tuple[MemoryOption, ...]:
         """The two possible holdings: nothing (an answer then loads the model first), or the whole model."""
-        return Holding(0, self._load_s), Holding(n_bytes, 0.0)
+        return MemoryOption(0, self._load_s), MemoryOption(n_bytes, 0.0)
 
     def _graph(self, steps: int) -> Graph:
         return recurrent_graph(self.source.spec, self.source.weights, steps)

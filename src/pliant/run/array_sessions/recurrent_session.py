@@ -17,7 +17,7 @@ from pliant.compiler.executable.stage import BoundStage
 from pliant.errors import InputError
 from pliant.ir.dilation import Dilation
 from pliant.ir.endpoint import Request
-from pliant.ir.program import Compute, Linear, Program, Segment, Step, bind
+from pliant.ir.program import Compute, LinearExtent, Program, Segment, Step, bind
 from pliant.ir.reply import Reply
 from pliant.kernels.runtime.aligned_memory import trim_heap
 from pliant.kernels.runtime.fork_safe_lock import ForkSafeLock
@@ -42,7 +42,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _WORDS = "words"
-_PROGRAM = Program((Segment((Step("cpu", Compute("recurrent", rows=Linear(_WORDS))),)),), extents=(_WORDS,))
+_PROGRAM = Program(
+    (Segment((Step("cpu", Compute("recurrent", rows=LinearExtent(_WORDS))),)),), extents=(_WORDS,)
+)
 
 
 @final

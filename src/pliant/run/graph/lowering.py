@@ -14,7 +14,7 @@ from pliant.compiler.passes.pair_weights import pair_weights
 from pliant.compiler.passes.round_convolutions import round_convolutions
 from pliant.compiler.rewrite.coder import CachingCoder
 from pliant.errors import BudgetError, GraphError
-from pliant.ir.bitwidths import BYTE_BITS, PLANES, Weights
+from pliant.ir.bitwidths import BYTE_BITS, PLANES, WeightFormat
 from pliant.ir.graph import Graph
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import ThreadPool
@@ -57,8 +57,8 @@ class Lowering:
         self._name, self._options, self._drop_pages = name, options, drop_pages
         self._pool, self._library = pool, library
         self._target = Target(library.isa, pool.n_threads)
-        self._schedulers: dict[Weights, GraphScheduler] = {}
-        self.weights: Weights | None = None if options.weights == "auto" else options.weights
+        self._schedulers: dict[WeightFormat, GraphScheduler] = {}
+        self.weights: WeightFormat | None = None if options.weights == "auto" else options.weights
 
     def schedule(self, bound: Graph) -> ScheduledGraph:
         """`bound` after all passes. Raises BudgetError if no allowed weight format fits."""
@@ -81,10 +81,10 @@ class Lowering:
             raise self._too_little(lowered, self.weights)
         return lowered
 
-    def _chosen(self, bound: Graph, most: int | None) -> tuple[Weights, LoweredGraph]:
+    def _chosen(self, bound: Graph, most: int | None) -> tuple[WeightFormat, LoweredGraph]:
         """The weight format of most bits that fits, and its image. Raises BudgetError."""
         compute = self._options.compute
-        exact: Weights = BYTE_BITS if compute == "int8" else "fp32"
+        exact: WeightFormat = BYTE_BITS if compute == "int8" else "fp32"
         lowered = self._lowered(bound, exact)
         if most is None or lowered.n_bytes <= most:
             return exact, lowered
@@ -110,14 +110,14 @@ class Lowering:
         self._schedulers = {bits: self._schedulers[bits]}
         return bits, found
 
-    def _lowered(self, bound: Graph, weights: Weights, texts: TextShape | None = None) -> LoweredGraph:
+    def _lowered(self, bound: Graph, weights: WeightFormat, texts: TextShape | None = None) -> LoweredGraph:
         scheduled = self._scheduler(weights).schedule(bound, self._options.without)
         if texts is not None:
             scheduled = replace(scheduled, graph=pack_texts(scheduled.graph, texts, self._target.isa))
         image = make_image(scheduled.graph, self._target)
         return LoweredGraph(scheduled, image, weight_sizes(image, scheduled.graph.constants))
 
-    def _scheduler(self, weights: Weights) -> GraphScheduler:
+    def _scheduler(self, weights: WeightFormat) -> GraphScheduler:
         """The planner for this weight format; each matrix is coded once for all shapes."""
         if weights not in self._schedulers:
             self._schedulers[weights] = GraphScheduler(
@@ -125,13 +125,13 @@ class Lowering:
             )
         return self._schedulers[weights]
 
-    def _coding(self, weights: Weights) -> Callable[[Graph], Graph]:
+    def _coding(self, weights: WeightFormat) -> Callable[[Graph], Graph]:
         coded = self._coded(weights)
         if self._options.compute == "bf16" and self._target.isa.has_tiles:
             return lambda graph: coded(round_convolutions(graph))
         return coded
 
-    def _coded(self, weights: Weights) -> Callable[[Graph], Graph]:
+    def _coded(self, weights: WeightFormat) -> Callable[[Graph], Graph]:
         compute = self._options.compute
         if isinstance(weights, str):
             return pair_weights if compute == "bf16" else lambda graph: graph
@@ -139,7 +139,7 @@ class Lowering:
             return partial(byte_weights, compute=compute)
         return partial(code_weights, coder=CachingCoder(weights, self._drop_pages), compute=compute)
 
-    def _too_little(self, lowered: LoweredGraph, weights: Weights) -> BudgetError:
+    def _too_little(self, lowered: LoweredGraph, weights: WeightFormat) -> BudgetError:
         kind = "fp32" if isinstance(weights, str) else f"{weights} bit{'' if weights == 1 else 's'}"
         sizes, image = lowered.sizes, lowered.image
         given = f", the model's own in memory {sizes.given_bytes} (none, if it is given by its path)"

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import get_args
 
 from pliant.errors import InputError
-from pliant.ir.bitwidths import BYTE_BITS, PLANES, Weights, check_weights
+from pliant.ir.bitwidths import BYTE_BITS, PLANES, WeightFormat, check_weights
 from pliant.ir.port import Port
 from pliant.models.encoder.encoder_graph import ComputeDtype
 from pliant.plan.precision import PrecisionChoice
@@ -29,7 +29,7 @@ class ModelOptions:
     without: Collection[str] = ()
     images: int = 8
     schedule: ScheduleKind = "static"
-    weights: Weights = "fp32"
+    weights: WeightFormat = "fp32"
     compute: ComputeDtype = "fp32"
     buckets: Buckets = field(default_factory=Buckets)
     memory_bytes: int | None = None

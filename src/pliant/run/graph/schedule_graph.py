@@ -29,8 +29,8 @@ from pliant.ir.graph import Graph
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.kernels.version import generator_version
-from pliant.profile.form_costs import CostFile, Run, cost_file, measure
-from pliant.profile.machine import cpu_model
+from pliant.profile.cpu_info import cpu_model
+from pliant.profile.form_costs import CostFile, FormRun, cost_file, measure
 from pliant.run.graph.array_stage import ExecutableStage, open_image
 
 ScheduleKind = Literal["static", "none", "paper", "exact"]
@@ -214,7 +214,7 @@ class GraphScheduler:
     def _target(self) -> Target:
         return Target(self._library.isa, self._pool.n_threads)
 
-    def _opened(self, sample: Graph, image: Image | None, pool: ThreadPool) -> Run:
+    def _opened(self, sample: Graph, image: Image | None, pool: ThreadPool) -> FormRun:
         image = image or make_image(sample, self._target)
         if not image.calls:
             return _nothing

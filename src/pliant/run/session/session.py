@@ -15,8 +15,8 @@ from pliant.ir.dilation import Dilation
 from pliant.ir.endpoint import ALIKE, Estimate, Request, ServiceLevel
 from pliant.ir.port import Port
 from pliant.ir.reply import Reply
+from pliant.ir.times.bounded_level import BoundedLevel
 from pliant.ir.times.fit import FitSettings, LocalTimes
-from pliant.ir.times.levels import BoundedLevel
 from pliant.kernels.runtime.fork_safe_lock import ForkSafeLock
 from pliant.run.emulated_device import EmulatedDevice
 from pliant.run.memory_use import MemoryUse

@@ -5,9 +5,9 @@ from typing import get_args
 
 import numpy as np
 
+from pliant.ir.times.level_selector import Level
 from pliant.ir.times.timing import Percentile, Timing
-from pliant.ir.times.trade import Level
-from pliant.plan.result import WHOLE_S
+from pliant.plan.plan import WHOLE_S
 from pliant.run.submodel.plans.submodel_planner import LEAST_S
 from pliant.run.submodel.submodel_runner import SubmodelRunner
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from pliant.ir.reply import Reply
-from pliant.plan.result import asked_target
+from pliant.plan.plan import asked_target
 from pliant.run.process_memory import peak_rss_bytes
 from pliant.run.submodel.elastic_details import ElasticDetails
 from pliant.run.submodel.submodel_runner import SubmodelRunner, TextAnswer

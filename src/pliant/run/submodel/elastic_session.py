@@ -16,11 +16,11 @@ from pliant.ir.curve import Curve
 from pliant.ir.device import DeviceProfile
 from pliant.ir.endpoint import Estimate, Request, ServiceLevel
 from pliant.ir.reply import Reply
+from pliant.ir.times.level_selector import LevelSelector
 from pliant.ir.times.timing import Percentile
-from pliant.ir.times.trade import Trade
 from pliant.kernels.runtime.fork_safe_lock import ForkSafeLock
 from pliant.models.tokenizer import TokenizedInput, open_tokenizer, refuse_padding
-from pliant.plan.result import Plan
+from pliant.plan.plan import Plan
 from pliant.quantities import check_whole, parse_bytes, parse_seconds
 from pliant.run.memory_use import MemoryUse
 from pliant.run.pressure import PressureFlag
@@ -57,9 +57,9 @@ class ElasticSession(TextSession[ElasticDetails]):
     and answers are serialised with those of the other sessions.
 
     A call is answered under the session's target or its own, by plans that adapt to the times of the latest
-    answers unless `options.adapts` is off. A `Request` is answered by the plan that `Trade.pick` chooses for
-    its deadline and its accuracy floor (`trade`), over the same buffer. Open a session that serves only
-    requests with the target `WHOLE_S`, for the best answers.
+    answers unless `options.adapts` is off. A `Request` is answered by the plan that `LevelSelector.pick`
+    chooses for its deadline and its accuracy floor (`trade`), over the same buffer. Open a session that
+    serves only requests with the target `WHOLE_S`, for the best answers.
     """
 
     platform = "pliant_session"
@@ -183,7 +183,7 @@ class ElasticSession(TextSession[ElasticDetails]):
         return {"ids": np.resize(short, max(1, length))[None].astype(np.int64)}
 
     @property
-    def trade(self) -> Trade:
+    def trade(self) -> LevelSelector:
         """Accuracy against time: the plans for requests, made on first use.
 
         It is renewed when the weights in memory change, so that a node can read it without waiting for an

@@ -12,7 +12,7 @@ import numpy as np
 
 from pliant.compiler.executable.encoder_stages import ElasticEncoder
 from pliant.ir.bitwidths import FULL_BITS
-from pliant.ir.program import FULL, Run
+from pliant.ir.program import FULL, SliceRun
 from pliant.kernels.emit.isa import Isa, host_isa
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import ThreadPool
@@ -125,7 +125,7 @@ class Engine:
         return self.heads(lengths)
 
 
-def runs_of(bits: np.ndarray) -> tuple[Run, ...]:
+def runs_of(bits: np.ndarray) -> tuple[SliceRun, ...]:
     """The weight parts that `bits`, int [n_layers, n_heads], need; neighbouring slices of one part form one
     run.
     """
@@ -135,6 +135,7 @@ def runs_of(bits: np.ndarray) -> tuple[Run, ...]:
             wanted = row == FULL_BITS if part == FULL else (row > part) & (row != FULL_BITS)
             edges = np.flatnonzero(np.diff(np.concatenate([[0], wanted.astype(int), [0]])))
             runs += [
-                Run(layer, part, int(a), int(b - a)) for a, b in zip(edges[::2], edges[1::2], strict=True)
+                SliceRun(layer, part, int(a), int(b - a))
+                for a, b in zip(edges[::2], edges[1::2], strict=True)
             ]
     return tuple(runs)

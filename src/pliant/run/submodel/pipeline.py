@@ -13,7 +13,7 @@ import numpy as np
 from pliant.compiler.executable.encoder_stages import ElasticEncoder
 from pliant.ir.bitwidths import FULL_BITS
 from pliant.ir.cost import Span
-from pliant.ir.program import FULL, Compute, Load, Program, Run, bind
+from pliant.ir.program import FULL, Compute, Load, Program, SliceRun, bind
 from pliant.kernels.runtime.buffer import Buffer
 from pliant.run.execute import StepFunctions, execute
 from pliant.run.lanes import Lanes
@@ -29,7 +29,7 @@ def _leading(mask: int) -> int:
 # The bits with which a slice can run, by its mask of arrived parts (bit p: plane p, bit 6: full fidelity).
 _BITS = np.array([FULL_BITS if mask >> FULL & 1 else _leading(mask) for mask in range(128)])
 
-OnRead = Callable[[Run, np.ndarray], None]
+OnRead = Callable[[SliceRun, np.ndarray], None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from pliant.ir.bitwidths import FULL_BITS
-from pliant.ir.program import FULL, Run
+from pliant.ir.program import FULL, SliceRun
 from pliant.kernels.runtime.aligned_memory import aligned_bytes
 from pliant.kernels.runtime.buffer import Buffer
 from pliant.store.read import Store
@@ -15,10 +15,10 @@ class PreloadBuffer:
     """One block of memory for each run of slices held. Must not change while a program runs."""
 
     def __init__(self) -> None:
-        self._held: dict[Run, np.ndarray] = {}
+        self._held: dict[SliceRun, np.ndarray] = {}
 
     @property
-    def runs(self) -> tuple[Run, ...]:
+    def runs(self) -> tuple[SliceRun, ...]:
         return tuple(self._held)
 
     @property
@@ -41,11 +41,11 @@ class PreloadBuffer:
         planes = np.cumprod(parts[..., :FULL], axis=-1).sum(axis=-1)
         return np.where(parts[..., FULL], FULL_BITS, planes).astype(np.int64)
 
-    def buffer(self, run: Run) -> Buffer:
+    def buffer(self, run: SliceRun) -> Buffer:
         """The memory of the slices of a held run."""
         return Buffer.of(self._held[run])
 
-    def fill(self, store: Store, wanted: Iterable[Run]) -> None:
+    def fill(self, store: Store, wanted: Iterable[SliceRun]) -> None:
         """Hold exactly `wanted`: read missing runs, then free the rest.
 
         Raises StoreError on damage and then keeps its contents, since kernels may still point to them.
@@ -53,17 +53,17 @@ class PreloadBuffer:
         held = {run: self._held[run] if run in self._held else _read(store, run) for run in wanted}
         self._held = held
 
-    def retain(self, wanted: Iterable[Run]) -> None:
+    def retain(self, wanted: Iterable[SliceRun]) -> None:
         """Free all runs that are not in `wanted`. Kernels must no longer use the freed runs."""
         kept = set(wanted)
         self._held = {run: block for run, block in self._held.items() if run in kept}
 
-    def keep(self, run: Run, payload: np.ndarray) -> None:
+    def keep(self, run: SliceRun, payload: np.ndarray) -> None:
         """Hold a copy of the bytes read of `run`, aligned to a cache line."""
         self._held[run] = _copy(payload)
 
 
-def _read(store: Store, run: Run) -> np.ndarray:
+def _read(store: Store, run: SliceRun) -> np.ndarray:
     block = aligned_bytes(store.run_bytes(run))
     store.read(run, block)
     return block

@@ -8,7 +8,7 @@ from typing import final
 from pliant.ir.endpoint import Request
 from pliant.ir.reply import Reply
 from pliant.ir.times.bounds import AdaptiveBound
-from pliant.ir.times.trade import Pick, Trade
+from pliant.ir.times.level_selector import LevelChoice, LevelSelector
 from pliant.run.session.text_session import TextInput
 from pliant.run.submodel.elastic_details import ElasticDetails
 from pliant.run.submodel.elastic_levels import plan_levels
@@ -33,19 +33,19 @@ class RequestPlans:
         self._runner, self._name = runner, name
         self._paces = AdaptiveBound(), AdaptiveBound()
         self._n_changes = 0
-        self.single: Trade | None = None
-        self._batched: Trade | None = None
+        self.single: LevelSelector | None = None
+        self._batched: LevelSelector | None = None
 
-    def renew(self) -> Trade:
+    def renew(self) -> LevelSelector:
         """Plan over the weights in memory now, if that is not done yet."""
         if self.single is None or self._batched is None or self._n_changes != self._runner.n_changes:
             made = plan_levels(self._runner)
-            self._batched = Trade(made, self._name, self._paces[1])
-            self.single = Trade(made, self._name, self._paces[0])
+            self._batched = LevelSelector(made, self._name, self._paces[1])
+            self.single = LevelSelector(made, self._name, self._paces[0])
             self._n_changes = self._runner.n_changes
         return self.single
 
-    def pick(self, requests: Sequence[Request]) -> Pick:
+    def pick(self, requests: Sequence[Request]) -> LevelChoice:
         """The level for requests of one key: it meets the earliest deadline and the highest accuracy floor.
 
         Raises BudgetError for a floor that cannot be met.
@@ -88,7 +88,7 @@ class RequestPlans:
             for request, reply in zip(requests, told, strict=True)
         ]
 
-    def _of(self, requests: Sequence[Request]) -> Trade:
+    def _of(self, requests: Sequence[Request]) -> LevelSelector:
         self.renew()
         trade = self.single if len(requests) == 1 else self._batched
         assert trade is not None
@@ -99,7 +99,7 @@ def batch_key(request: Request) -> Hashable:
     """The batch key. Requests of one key may share a plan without losing accuracy for another's deadline.
 
     Requests without terms get the best plan, requests with only an accuracy floor the fastest plan above it,
-    and requests with a deadline the plan that `Trade.pick` chooses for it.
+    and requests with a deadline the plan that `LevelSelector.pick` chooses for it.
     """
     if request.deadline_s is not None:
         return _IN_TIME

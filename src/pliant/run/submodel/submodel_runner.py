@@ -13,10 +13,10 @@ import numpy as np
 from pliant.errors import BudgetError, InputError, StoreError
 from pliant.ir.cost import DeviceProfile, Span
 from pliant.ir.dilation import Dilation
-from pliant.ir.program import Run
-from pliant.ir.times.trade import Level
+from pliant.ir.program import SliceRun
+from pliant.ir.times.level_selector import Level
 from pliant.models.tokenizer import TokenizedInput
-from pliant.plan.result import Plan, PlanMemory
+from pliant.plan.plan import Plan, PlanMemory
 from pliant.run.emulated_device import EmulatedDevice
 from pliant.run.lanes import Lanes
 from pliant.run.memory_use import MemoryUse
@@ -368,7 +368,7 @@ class SubmodelRunner:
         self.n_changes += 1
         self._plans.renew(terms, overhead, plan)
 
-    def _planned(self, terms: SessionOptions, overhead: MemoryOverhead) -> tuple[Plan, tuple[Run, ...]]:
+    def _planned(self, terms: SessionOptions, overhead: MemoryOverhead) -> tuple[Plan, tuple[SliceRun, ...]]:
         """The plan for inputs of `options.length`, and the contents of the preload buffer."""
         sizes = {"arena_bytes": overhead.arena_bytes, "fixed_bytes": overhead.fixed_bytes}
         if self._fixed is not None:

@@ -5,7 +5,7 @@ from typing import final
 
 import numpy as np
 
-from pliant.ir.program import Program, Run
+from pliant.ir.program import Program, SliceRun
 from pliant.run.lanes import Lanes
 from pliant.run.submodel.engine import Engine
 from pliant.run.submodel.pipeline import Pipeline, RingBuffer
@@ -42,7 +42,7 @@ class WeightMemory:
         return self._preload.blocks, self._ring.buffer
 
     @property
-    def preload_runs(self) -> tuple[Run, ...]:
+    def preload_runs(self) -> tuple[SliceRun, ...]:
         """The runs of slices in the preload buffer."""
         return self._preload.runs
 
@@ -53,7 +53,7 @@ class WeightMemory:
         spec = self._store.spec
         return self._preload.planes((spec.n_layers, spec.n_heads))
 
-    def fill(self, runs: Iterable[Run]) -> None:
+    def fill(self, runs: Iterable[SliceRun]) -> None:
         """Preload exactly `runs`. Pipelines bound before must not run any more.
 
         Raises StoreError on damage and then keeps its contents.
@@ -61,7 +61,7 @@ class WeightMemory:
         self._preload.fill(self._store, runs)
         self._empty_ring()
 
-    def retain(self, wanted: Iterable[Run]) -> None:
+    def retain(self, wanted: Iterable[SliceRun]) -> None:
         """Free preloaded runs that are not in `wanted`, and the working buffer: call before `fill` when
         memory is short. Pipelines bound before must not run any more.
         """
@@ -108,6 +108,6 @@ class WeightMemory:
         """Replace the working buffer, so that it may shrink."""
         self._ring, self.working_bytes = RingBuffer(), 0
 
-    def _keep(self, run: Run, payload: np.ndarray) -> None:
+    def _keep(self, run: SliceRun, payload: np.ndarray) -> None:
         if self.keep_bytes is not None and self.preload_bytes + payload.nbytes <= self.keep_bytes:
             self._preload.keep(run, payload)

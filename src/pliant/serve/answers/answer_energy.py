@@ -11,7 +11,7 @@ from pliant.ir.cost import Span
 from pliant.ir.partition import Partition
 from pliant.ir.program import Compute, Exchange, Program, value
 from pliant.ir.reply import Reply
-from pliant.profile.energy_meter import Meter
+from pliant.profile.energy_meter import EnergyMeter
 from pliant.route.choice.energy import DeviceWork, PowerModel, cluster_joules
 
 
@@ -34,7 +34,7 @@ class AnswerEnergy:
     """
 
     power: PowerModel | None = None
-    meters: tuple[Meter, ...] = ()
+    meters: tuple[EnergyMeter, ...] = ()
     workers: Mapping[str, PowerModel] = field(default_factory=dict)
 
     @property

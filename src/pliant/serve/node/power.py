@@ -11,7 +11,7 @@ import msgspec
 
 from pliant.errors import NodeError, RouteError
 from pliant.ir.endpoint import Request
-from pliant.profile.energy_meter import Meter, find_meters
+from pliant.profile.energy_meter import EnergyMeter, find_meters
 from pliant.route.choice.energy import LTE, PowerModel, RadioModel
 from pliant.run.session.session import Session
 from pliant.serve.answers.answer_energy import AnswerEnergy
@@ -77,7 +77,7 @@ def read_radio(text: str) -> RadioModel:
 
 
 def measured_power(
-    meters: Sequence[Meter],
+    meters: Sequence[EnergyMeter],
     work: Callable[[Request], object],
     samples: Sequence[Request],
     clock: Callable[[], float] = time.perf_counter,

@@ -6,10 +6,10 @@ from typing import Any, Protocol, assert_never, runtime_checkable
 
 import msgspec
 
+from pliant.ir.capability import Links
 from pliant.ir.cost import Span, SpanState
 from pliant.ir.partition import Partition
 from pliant.ir.program import Compute, Exchange, Load, Program, Work
-from pliant.ir.topology import Links
 from pliant.run.submodel.elastic_details import ElasticDetails
 from pliant.serve.page.answer_feed import AnswerEvent, AnswerRecord
 

@@ -9,7 +9,7 @@ import msgspec
 from pliant.cluster.lead.status_report import MemberStatus
 from pliant.errors import BudgetError, PliantError, RouteError
 from pliant.ir.port import Port
-from pliant.plan.result import Plan
+from pliant.plan.plan import Plan
 from pliant.route.choice.choose_endpoint import Option
 from pliant.route.choice.request_terms import Terms
 from pliant.route.upstream.peer_state import PeerState

@@ -15,7 +15,7 @@ from pliant.models.slice_shapes import GROUP_COLUMNS, GROUP_ROWS, SliceGeometry,
 from pliant.models.spec import ModelSpec, Precision
 from pliant.store.coding.cut_slices import LINEARS, column_group_starts, cut
 from pliant.store.coding.planes import pack_planes
-from pliant.store.coding.quantize import Fitted, Quantizer, fit, to_bfloat16
+from pliant.store.coding.quantize import QuantizedWeights, Quantizer, fit, to_bfloat16
 
 MAX_ROWS = (1 << 16) // GROUP_COLUMNS  # an outlier's offset is 16 bits: row * 16 + column
 
@@ -101,7 +101,7 @@ def encode_layer(
     )
 
 
-def relative_errors(weights: Float32[np.ndarray, " n"], fitted: Fitted) -> tuple[float, ...]:
+def relative_errors(weights: Float32[np.ndarray, " n"], fitted: QuantizedWeights) -> tuple[float, ...]:
     """For k = 1..6, the squared error of the k-bit version over the weights' sum of squared deviations."""
     spread = float(weights.var(dtype=np.float64)) * weights.size
     inliers, codes = weights[~fitted.is_outlier], fitted.codes[~fitted.is_outlier]
@@ -133,7 +133,7 @@ def _resident(
     spec: ModelSpec,
     geometry: SliceGeometry,
     layer: Mapping[str, np.ndarray],
-    fitted: Fitted,
+    fitted: QuantizedWeights,
     slices: Float32[np.ndarray, "slices groups 32 16"],
     is_kept: np.ndarray,
 ) -> ResidentLayer:

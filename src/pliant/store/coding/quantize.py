@@ -35,7 +35,7 @@ class LayerCode:
 
 
 @dataclass(frozen=True, slots=True)
-class Fitted:
+class QuantizedWeights:
     """Weight i keeps its exact value if `is_outlier[i]`, else it is `codebooks[k][codes[i] >> 6 - k]`."""
 
     code: LayerCode
@@ -43,7 +43,7 @@ class Fitted:
     is_outlier: Bool[np.ndarray, " n"]
 
 
-def fit(values: Float32[np.ndarray, " n"], quantizer: Quantizer = "lloyd") -> Fitted:
+def fit(values: Float32[np.ndarray, " n"], quantizer: Quantizer = "lloyd") -> QuantizedWeights:
     """Fit one normal, separate its outliers, and code the rest (STI section 6).
 
     An outlier is a weight whose natural log density under the fitted normal is below -4. Outliers also get
@@ -71,7 +71,7 @@ def fit(values: Float32[np.ndarray, " n"], quantizer: Quantizer = "lloyd") -> Fi
     codebooks = {k: to_bfloat16(_means(sums, edges[:: 1 << (PLANES - k)])) for k in range(1, PLANES + 1)}
     del order, sums  # they take most of the memory
     codes = _cell_codes(values, borders) if quantizer == "lloyd" else _rank_codes(values, is_outlier, mean)
-    return Fitted(LayerCode(codebooks, mean, std), codes, is_outlier)
+    return QuantizedWeights(LayerCode(codebooks, mean, std), codes, is_outlier)
 
 
 def outlier_distance(std: float) -> float:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pliant.errors import BudgetError, InputError
 from pliant.ir.cost import costs_of
-from pliant.plan.result import Plan
+from pliant.plan.plan import Plan
 from pliant.run.submodel.plans.memory_split import MemoryOverhead, split_memory
 from pliant.run.submodel.plans.submodel_planner import SessionOptions, SubmodelPlanner
 from tests.plan.test_monotone import assert_never_worse

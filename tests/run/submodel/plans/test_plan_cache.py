@@ -11,9 +11,9 @@ from pliant.ir.cost import TOKENISE, Span, SpanState, costs_of, dilated, latency
 from pliant.ir.device import DeviceProfile, LayerTime, Overhead
 from pliant.ir.dilation import Dilation
 from pliant.ir.link import Link
-from pliant.ir.program import Compute, Load, Program, Run, Step
+from pliant.ir.program import Compute, Load, Program, SliceRun, Step
 from pliant.ir.times.timing import Timing
-from pliant.plan.result import Plan
+from pliant.plan.plan import Plan
 from pliant.plan.submodel.shape import StoreShape
 from pliant.run.submodel.pipeline import Pipeline
 from pliant.run.submodel.plans.device_drift import LaneTimes, lane_times
@@ -216,11 +216,11 @@ def _span(i: int, lane: str, start_s: float, end_s: float) -> Span:
 
 def test_waits_for_loads_are_no_compute_and_late_threads_are() -> None:
     """A plan waits for refinements until its latest start by design; what passes afterwards is a delay."""
-    load = Load(0, (Run(0, 0, 0, 1),), 4096)
+    load = Load(0, (SliceRun(0, 0, 0, 1),), 4096)
     steps = (
         Step("cpu", Compute("embed")),
         Step("io", load),
-        Step("io", replace(load, runs=(Run(0, 1, 0, 1),))),
+        Step("io", replace(load, runs=(SliceRun(0, 1, 0, 1),))),
         Step("cpu", Compute("layer", 0, 1), (1,), (2,), 0.006),
         Step("cpu", Compute("head")),
     )

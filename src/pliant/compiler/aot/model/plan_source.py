@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pliant.compiler.aot.c_source import format_array, format_numbers
 from pliant.ir.program import Compute, Load, Program, Step
 from pliant.store.place_reads import place_reads
-from pliant.store.read import Extent, Run, Store
+from pliant.store.read import ReadExtent, SliceRun, Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class ReadTable:
     extents: list[str] = field(default_factory=list)
     pieces: list[str] = field(default_factory=list)
 
-    def add(self, extent: Extent, to: int) -> int:
+    def add(self, extent: ReadExtent, to: int) -> int:
         """Add a read into byte `to`; returns its number."""
         first = len(self.pieces)
         for run, start in zip(extent.runs, extent.starts, strict=True):
@@ -69,7 +69,7 @@ def plans_source(plans: Sequence[LadderPlan], forms: Mapping[int, int], reads: R
     return "\n".join([*lines, format_array("struct plan PLANS", entries)]), ring_bytes
 
 
-def preload_source(runs: Sequence[Run], reads: ReadTable) -> tuple[str, int, int]:
+def preload_source(runs: Sequence[SliceRun], reads: ReadTable) -> tuple[str, int, int]:
     """The array PRELOAD of the reads that fill the preload buffer, the buffer's bytes, and the bytes of the
     largest read.
     """

@@ -14,7 +14,7 @@ from pliant.compiler.executable.weight_inputs import decode_tables, plain_arrays
 from pliant.ir.bitwidths import PLANES
 from pliant.kernels.emit.isa import Isa
 from pliant.models.word_table import QuantizedTable
-from pliant.store.container import Field, Layout, Written, dtype_name, lay_out, write_file
+from pliant.store.container import FileDigest, FileLayout, TensorField, dtype_name, lay_out, write_file
 from pliant.store.read import Store
 
 _BIASES = ("qkv_bias", "output_bias", "up_bias", "down_bias")
@@ -67,13 +67,13 @@ def resident_arrays(
     return arrays
 
 
-def write_arrays(arrays: Mapping[str, np.ndarray], path: Path) -> tuple[Layout, Written]:
+def write_arrays(arrays: Mapping[str, np.ndarray], path: Path) -> tuple[FileLayout, FileDigest]:
     """A safetensors file of `arrays`, each at a multiple of 64 bytes."""
-    layout = lay_out([Field(name, dtype_name(array), array.shape) for name, array in arrays.items()])
+    layout = lay_out([TensorField(name, dtype_name(array), array.shape) for name, array in arrays.items()])
     return layout, write_file(path, layout, arrays.values(), lambda path: path.open("wb"))
 
 
-def array_offsets(layout: Layout) -> Mapping[str, int]:
+def array_offsets(layout: FileLayout) -> Mapping[str, int]:
     """The start byte of each array in the file."""
     return {field.name: at for field, at in zip(layout.fields, layout.offsets, strict=True)}
 

@@ -36,7 +36,7 @@ from pliant.compiler.executable.stage import StageForm, coded_form
 from pliant.compiler.executable.weight_inputs import FULL_CODES
 from pliant.ir.bitwidths import FULL_BITS
 from pliant.ir.executable import ALIGNMENT, ARENA
-from pliant.ir.program import FULL, Run
+from pliant.ir.program import FULL, SliceRun
 from pliant.kernels.attention.attention import block_rows
 from pliant.models.encoder.encoder_graph import ComputeDtype, embedding_graph, head_graph, layer_graph
 from pliant.models.slice_shapes import slice_geometry
@@ -67,7 +67,7 @@ class ElasticLibrary:
     store: Store
     plans: tuple[LadderPlan, ...]
     held: Int[np.ndarray, "N M"]
-    preload: tuple[Run, ...]
+    preload: tuple[SliceRun, ...]
     most_tokens: int
     target: Target
     compute: ComputeDtype

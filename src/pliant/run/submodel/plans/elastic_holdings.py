@@ -4,7 +4,7 @@ weights.
 
 from dataclasses import replace
 
-from pliant.plan.memory_shares import Holding
+from pliant.plan.memory_shares import MemoryOption
 from pliant.run.submodel.plans.memory_split import MemoryOverhead, least_weight_bytes
 from pliant.run.submodel.plans.submodel_planner import SessionOptions, SubmodelPlanner
 
@@ -14,7 +14,7 @@ _STEP, _N_STEPS = 2 ** (1 / 4), 24
 
 def holdings_of(
     planner: SubmodelPlanner, options: SessionOptions, overhead: MemoryOverhead
-) -> tuple[Holding, ...]:
+) -> tuple[MemoryOption, ...]:
     """Holdings from the least memory under which a session meets its target to room for all weights at full
     fidelity. Each includes activations and the weights that every plan needs.
 
@@ -30,4 +30,4 @@ def holdings_of(
     most = shape.n_layers * shape.n_slices * shape.full_bytes
     preloads = sorted({0, *(int(most / _STEP**i) for i in range(_N_STEPS + 1))})
     byte_s = planner.profile.dilation.io / planner.profile.disk.bandwidth_Bps
-    return tuple(Holding(least + preload, (most - preload) * byte_s) for preload in preloads)
+    return tuple(MemoryOption(least + preload, (most - preload) * byte_s) for preload in preloads)

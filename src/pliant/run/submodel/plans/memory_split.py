@@ -19,7 +19,7 @@ from pliant.errors import BudgetError, InputError
 from pliant.ir.bitwidths import LOWEST_BITS, PLANES
 from pliant.ir.cost import costs_of
 from pliant.models.encoder.encoder_graph import ComputeDtype
-from pliant.plan.result import WHOLE_S, Plan
+from pliant.plan.plan import WHOLE_S, Plan
 from pliant.plan.submodel.assemble_plan import LEAST_WINDOW
 from pliant.plan.submodel.shape import StoreShape
 from pliant.plan.submodel.submodel import rank, submodels

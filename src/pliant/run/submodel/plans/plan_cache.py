@@ -10,7 +10,7 @@ import numpy as np
 from pliant.ir.cost import Span
 from pliant.ir.dilation import Dilation
 from pliant.ir.program import Program
-from pliant.plan.result import Plan
+from pliant.plan.plan import Plan
 from pliant.plan.submodel.reserve import AHEAD
 from pliant.run.submodel.pipeline import Pipeline
 from pliant.run.submodel.plans.device_drift import DeviceDrift, TargetLimits

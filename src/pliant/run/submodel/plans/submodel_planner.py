@@ -13,8 +13,8 @@ from pliant.ir.dilation import Dilation
 from pliant.ir.program import Program
 from pliant.ir.times.timing import Percentile
 from pliant.models.encoder.encoder_graph import ComputeDtype
+from pliant.plan.plan import BitGrid, Budget, Plan
 from pliant.plan.precision import PrecisionChoice
-from pliant.plan.result import Budget, Grid, Plan
 from pliant.plan.submodel.accuracy import AccuracyInterval, ExpectedAccuracy, curves, expected_accuracy
 from pliant.plan.submodel.io_plan import fidelity, weights_of
 from pliant.plan.submodel.plan_options import OURS, PlanOptions
@@ -194,7 +194,7 @@ class SubmodelPlanner:
         here = replace(self.profile, dilation=Dilation())
         return costs_of(here, min(n_tokens, here.lengths[-1]), "p95")
 
-    def expected_accuracy(self, plan: Plan, bits: Grid, errors: tuple[float, ...]) -> float | None:
+    def expected_accuracy(self, plan: Plan, bits: BitGrid, errors: tuple[float, ...]) -> float | None:
         """Expected accuracy of `plan`'s submodel at the bits that ran, which may be lower because of late
         loads.
         """
