@@ -112,6 +112,29 @@ def test_each_floor_is_answered_by_a_submodel_as_accurate(session: ClusterSessio
         session.answer(asked(session, 0.99))
 
 
+def test_a_new_worker_loads_the_submodels_that_are_in_use(
+    key: Path, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the first answer of each would wait for its weights. Unused ones take no memory."""
+    with Cluster("127.0.0.1:0", key=key, threads=1, shares="equal") as cluster:
+        session = cluster.open(str(store))
+        session.curve()
+        session.answer(asked(session, session.levels()[0].accuracy))
+        steering, new, loaded = cluster.leader.steering, {"b"}, list[str]()
+        begin = steering.begin
+
+        def begun(source: Encoder, *given: Any) -> object:
+            new.clear()
+            loaded.append(source.identity)
+            return begin(source, *given)
+
+        monkeypatch.setattr(steering, "newcomers", lambda source: frozenset(new))
+        monkeypatch.setattr(steering, "begin", begun)
+        session.look_again()
+        whole = session.encoder
+        assert loaded == [whole.submodel(N_LAYERS, WIDTHS[0]).identity, whole.identity]
+
+
 def test_workers_answer_by_submodels_and_one_may_leave(
     key: Path, store: Path, model: Path, tmp_path: Path
 ) -> None:

@@ -85,14 +85,14 @@ class ClusterSession(TextSession[ClusterDetails]):
         self.inputs = arrays if self._tokenizer is None else (TEXT, *arrays)
         if encoder.answers[0] == "hidden":
             self.outputs = (Port("answer", "float32", (1, None, encoder.spec.hidden)),)
-        self.is_closed = False
+        self.is_closed, self._used = False, {encoder}
         self._target_s: float | None = None
         self._bound, self._delays = AdaptiveBound(), cluster_levels.AnswerDelays()
         self._is_open_ended = not self.inputs[-1].is_static
         self._length = min(_LENGTH, self.max_length) if self._is_open_ended else self.max_length
         self._workers: tuple[str, ...] | None = ()
-        self._longest, self._probed_s, self._is_probe = 0, -inf, False
-        self._prior, self._is_stale, self._is_followed = Curve(((0, 0.0),)), False, False
+        self._longest, self._probed_s, self._prior = 0, -inf, Curve(((0, 0.0),))
+        self._is_probe = self._is_stale = self._is_followed = False
         port, longest = self.inputs[-1], self.sample(self.max_length)
         sizes = zip(longest[port.name].shape, port.dims or (), strict=True)
         self._max_items = int(prod(n for n, dim in sizes if dim is None))
@@ -278,8 +278,8 @@ class ClusterSession(TextSession[ClusterDetails]):
         n, levels = request.length, self._levels  # another thread may replace them meanwhile
         told = levels.at(super().levels()[-1])
         i = len(told) - 1 if self._is_probe else cluster_levels.pick_level(told, request)
-        self._is_probe = False
-        start_s = time.perf_counter()
+        self._used.add(levels.sources[i])
+        self._is_probe, start_s = False, time.perf_counter()
         feeds = request.tensors if request.text is None else feeds_of(self.encode(request.text))
         reply = self._inferred(feeds, start_s, self._target_s, source=levels.sources[i])
         with self._timing.lock:
@@ -326,8 +326,8 @@ class ClusterSession(TextSession[ClusterDetails]):
         if is_first or new or self._is_stale or usable != self._workers:
             has_come = bool(new) or (not is_first and not {*usable} <= {*(self._workers or ())})
             self._workers, self._is_stale = None, False  # after an error, the next look follows again
-            most, longest = self.max_length, inf if is_first else self._longest
-            lengths, near = cluster_levels.lengths_to_plan(most, longest, is_open_ended=self._is_open_ended)
+            longest, is_open = inf if is_first else self._longest, self._is_open_ended
+            lengths, near = cluster_levels.lengths_to_plan(self.max_length, longest, is_open_ended=is_open)
             plans = {n: self._solved(n) for n in near}
             self._prior = cluster_levels.times_of(plans, self._prior, lengths)
             self.expect(self._delays.over(self._prior), self._delays.spread(self._prior.at(self._length)))
@@ -335,9 +335,9 @@ class ClusterSession(TextSession[ClusterDetails]):
                 self.encoder, self._accuracy, self._submodels, plans, self._solved, self._prior
             )
             self._promised = self._levels.promised
-            if has_come:  # new workers load their weights now
-                with self._primary.turn() as leader:
-                    leader.steering.begin(self.encoder, self._length, ())
+            for source in [x for x in self._levels.sources if has_come and x in self._used]:
+                with self._primary.turn() as leader:  # new workers load their weights now
+                    leader.steering.begin(source, self._length, ())
             self._workers = usable
 
     def _given(
