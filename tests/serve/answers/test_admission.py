@@ -14,6 +14,7 @@ import pytest
 from pliant.errors import NodeError
 from pliant.ir.times.timing import Timing
 from pliant.serve.answers.admission import Admission
+from pliant.serve.answers.work_item import WorkResult
 from pliant.serve.batching.batch_times import BatchTimes
 from pliant.serve.batching.plan_batch import QueuedRequest
 from tests.serve.test_routing import until
@@ -163,6 +164,9 @@ class Shouting:
     def refusal(self, one: str, is_contended: bool) -> None:
         return None
 
+    def lateness(self, one: str) -> NodeError:
+        return NodeError(f"{one} would be late", status=503)
+
     def work(self, ones: Sequence[str], is_beside: bool) -> list[str]:
         return [one.upper() for one in ones]
 
@@ -300,5 +304,33 @@ def test_the_backlog_is_told_while_the_thread_takes_from_it(quick_switches: None
                 await asyncio.sleep(0)
             assert {task.result().result for task in asked} == {"A"}
         admission.close()
+
+    asyncio.run(run())
+
+
+def test_a_shorter_request_takes_the_place_of_a_longer_one_at_once() -> None:
+    """Both cannot be in time; the longer one was refused only when its deadline was near."""
+
+    async def run() -> None:
+        async with busy(8) as (made, first):
+            worker = Shouting()
+
+            def ask(name: str, takes_s: float, due_s: float) -> "asyncio.Task[WorkResult[str]]":
+                waiting = QueuedRequest(Timing(takes_s, takes_s), due_s=due_s, key="any")
+                return asyncio.create_task(made.admission.join(worker, name, waiting))
+
+            long, loose = ask("long", 4.0, 10.0), ask("loose", 5.0, 100.0)
+            await asyncio.sleep(0)
+            assert made.admission.n_waiting == 2
+            short = ask("short", 1.0, 7.5)
+            await asyncio.wait([long], timeout=60)
+            assert isinstance(long.exception(), NodeError)
+            longer = ask("longer", 4.0, 9.0)
+            await asyncio.wait([longer], timeout=60)
+            assert isinstance(longer.exception(), NodeError), "it is the longest itself"
+            assert made.admission.n_waiting == 2
+            made.gate.set()
+            assert [done.result for done in await asyncio.gather(short, loose)] == ["SHORT", "LOOSE"]
+            await first
 
     asyncio.run(run())

@@ -17,6 +17,7 @@ from pliant.ir.times.timing import Timing
 from pliant.serve.answers.work_item import BatchRun, WorkItem, WorkResult, WorkStart, deliver, item_outcome
 from pliant.serve.batching.batch_times import BatchTimes
 from pliant.serve.batching.batch_worker import BatchWorker, WorkerLoad
+from pliant.serve.batching.overload import excess
 from pliant.serve.batching.plan_batch import QueuedRequest, plan_batch, wait_s
 from pliant.serve.batching.return_delay import ReturnDelay
 
@@ -36,6 +37,9 @@ class _CallableWorker:
 
     def refusal(self, one: Callable[[], Any], is_contended: bool) -> None:
         return None
+
+    def lateness(self, one: Callable[[], Any]) -> Exception:
+        raise AssertionError("this work has no deadline")
 
     def work(self, ones: Sequence[Callable[[], Any]], is_beside: bool) -> list[Any]:
         return [one() for one in ones]
@@ -139,8 +143,10 @@ class Admission:
         with self._lock:
             self._waiting[piece] = None
             self._loads.setdefault(worker, WorkerLoad(worker, self.n_workers)).add(waiting, +1)
+            self._refuse_excess(asked_s)
             try:
-                self._wake()
+                if self._waiting:
+                    self._wake()
             except RuntimeError as error:
                 self._leaves(piece)
                 del self._pieces[piece]
@@ -215,6 +221,25 @@ class Admission:
                 piece.is_displaced = True
                 del self._pieces[piece]
         return True
+
+    def _refuse_excess(self, now_s: float) -> None:
+        """Refuse those of the waiting pieces that the others leave no time for; call with the lock held."""
+        waiting = list(self._waiting)
+        pace = max(load.pace_each for load in self._loads.values())
+        found = excess([piece.waiting for piece in waiting], now_s, self._free_s(now_s), pace)
+        refused = [waiting[i] for i in found]
+        for piece in refused:
+            self._leaves(piece)
+            del self._pieces[piece]
+        deliver([(piece, piece.worker.lateness(piece.one)) for piece in refused])
+
+    def _free_s(self, now_s: float) -> list[float]:
+        """Expected seconds until each worker is free; see `_busy_s`."""
+        n_workers = max(load.n_beside for load in self._loads.values())
+        left_s = [abs(run.begun_s + run.expected_s - now_s) for run in self._runs]
+        if any(run.most == 1 for run in self._runs):
+            return [sum(left_s)] * n_workers
+        return [*left_s, *([0.0] * (n_workers - len(left_s)))]
 
     def _displaceable(self, client: str) -> WorkItem | None:
         waiting = self._waiting_now()

@@ -144,6 +144,12 @@ class LocalEndpoint:
         is_late = alone.p95_s > left_s if is_contended else is_hopeless(alone.median_s, alone.p95_s, left_s)
         return self._lateness(one, alone.median_s) if is_late and not one.best_effort else None
 
+    def lateness(self, one: PendingRequest) -> NodeError:
+        """The refusal of a request that leaves no time for others, or they for it."""
+        backlog_s = self.backlog_s
+        alone, _ = self._alone(one.at(self.clock() + backlog_s), is_beside=True)
+        return self._late(one, backlog_s + alone.median_s, "behind the requests that wait")
+
     def work(self, ones: Sequence[PendingRequest], is_beside: bool = False) -> list[Any]:
         """A reply or an error for each request; if a batch fails, each is run alone."""
         self._metrics.batch_sizes.labels(self.name).observe(len(ones))
@@ -175,6 +181,7 @@ class LocalEndpoint:
             wish.length,
             inf if wish.due_s is None else wish.due_s - self._admission.hand_over.bound_s,
             key=None if key is None else (self, key),
+            best_effort=wish.best_effort,
         )
 
     def _alone(self, asked: Request, is_beside: bool) -> tuple[Timing, Hashable | None]:
@@ -182,7 +189,11 @@ class LocalEndpoint:
         found, key = self._served.estimate(asked), self._served.together(asked)
         timing = Timing(found.seconds, max(found.seconds, found.bound_s or 0.0))
         are_others = is_beside and key is not None and min(self._admission.n_workers, self.most_beside) > 1
-        return (timing.times(self._served.pace_beside) if are_others else timing), key
+        if not are_others:
+            return timing, key
+        beside = timing.times(self._served.pace_beside)
+        bound_s = self.times_beside.expected(1, asked.length, beside).p95_s
+        return Timing(beside.median_s, max(beside.median_s, bound_s)), key
 
     def _patience_s(self, wish: PendingRequest) -> float | None:
         """Maximum waiting time of a request; None without limit."""
@@ -190,10 +201,13 @@ class LocalEndpoint:
 
     def _lateness(self, wish: PendingRequest, soonest_s: float) -> NodeError:
         """The refusal (503) of a request whose soonest local answer takes `soonest_s`."""
+        return self._late(wish, soonest_s, "here")
+
+    def _late(self, wish: PendingRequest, soonest_s: float, where: str) -> NodeError:
         left_s = max(wish.left_s(self.clock()), 0.0)
         why = (
             f"no answer is in time: {left_s * 1e3:.4g} ms are left of the deadline after its wait, and the "
-            f"soonest here takes {soonest_s * 1e3:.4g} ms. Give a longer `deadline_s`, or `best_effort`: "
+            f"soonest {where} takes {soonest_s * 1e3:.4g} ms. Give a longer `deadline_s`, or `best_effort`: "
             "true for that answer."
         )
         error = NodeError(why, 503, max(1, ceil(self.backlog_s)))

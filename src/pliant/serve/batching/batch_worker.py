@@ -46,6 +46,10 @@ class BatchWorker(Protocol):
         """
         ...
 
+    def lateness(self, one: Any) -> Exception:
+        """The error for a request that would be late because of those before it."""
+        ...
+
     def work(self, ones: Sequence[Any], is_beside: bool) -> Sequence[Any]:
         """A result for each request in order, or the exception that it failed with.
 
@@ -71,9 +75,19 @@ class WorkerLoad:
         self.seconds = max(self.seconds + sign * waiting.alone.median_s, 0.0) if self.n else 0.0
 
     @property
+    def n_beside(self) -> int:
+        """Maximum number of concurrent batches."""
+        return min(self.n_workers, self.worker.most_beside)
+
+    @property
     def pace(self) -> float:
         """Expected time until all are done, relative to their time one by one."""
-        n_beside = min(self.n_workers, self.worker.most_beside)
+        return self.pace_each / min(self.n_beside, max(self.n, 1))
+
+    @property
+    def pace_each(self) -> float:
+        """Expected time of all in batches on one worker, relative to their time one by one."""
+        n_beside = self.n_beside
         is_beside, most_items = n_beside > 1, self.worker.most_items / n_beside
         times = self.worker.times_beside if is_beside else self.worker.times
         most = self.worker.most_together_beside if is_beside else self.worker.most_together
@@ -81,5 +95,5 @@ class WorkerLoad:
         if self.n_items * n > most_items * self.n:
             n = int(most_items * self.n / self.n_items)
         if n < 2:
-            return 1.0 / min(n_beside, max(self.n, 1))
-        return times.expected(n, n * self.n_items // self.n, Timing(1.0, 1.0)).median_s / n_beside
+            return 1.0
+        return times.expected(n, n * self.n_items // self.n, Timing(1.0, 1.0)).median_s

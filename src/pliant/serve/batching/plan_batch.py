@@ -29,6 +29,7 @@ class QueuedRequest:
 
     Requests with an equal `key` may run in one batch; one without a key runs alone. `fair_s` is its start
     time in order of arrival: it determines the order if there is no deadline or the deadline cannot be met.
+    With `best_effort`, it is answered even if it is late.
     """
 
     alone: Timing
@@ -36,6 +37,7 @@ class QueuedRequest:
     due_s: float = inf
     fair_s: float = 0.0
     key: Hashable | None = None
+    best_effort: bool = False
 
     def start_s(self, now_s: float) -> float:
         """The start time by which requests are ordered."""
