@@ -17,13 +17,13 @@ _MOST_THREADS = 256
 _SIBLINGS = ("core_cpus_list", "thread_siblings_list")  # the second is the name before Linux 5.3
 
 
-def cache_folder(asked: str | os.PathLike[str] | None = None) -> Path:
-    """Pliant's cache folder: `asked`, or else $PLIANT_CACHE, $XDG_CACHE_HOME/pliant, or ~/.cache/pliant.
+def cache_folder(requested: str | os.PathLike[str] | None = None) -> Path:
+    """Pliant's cache folder: `requested`, or else $PLIANT_CACHE, $XDG_CACHE_HOME/pliant, or ~/.cache/pliant.
 
     Every `cache` argument means this folder. Below it lie `kernels` (compiled objects), `costs` (measured
     forms), `profiles` (measured devices), `stores` (packed models) and `identities` (hashes of files).
     """
-    given = asked or os.environ.get("PLIANT_CACHE")
+    given = requested or os.environ.get("PLIANT_CACHE")
     return Path(given) if given else _user_folder("XDG_CACHE_HOME", ".cache")
 
 
@@ -61,25 +61,25 @@ def child_environment(**changes: str) -> dict[str, str]:
     return {**os.environ, **changes}
 
 
-def thread_count(asked: int | None = None) -> int:
-    """The number of compute threads: `asked`, or as many as can run at once without being throttled.
+def thread_count(requested: int | None = None) -> int:
+    """The number of compute threads: `requested`, or as many as can run at once without being throttled.
 
     The default is one thread for each physical core that the CPU affinity allows, at most the whole cores of
     the CPU quotas of the process's control groups. A quota of 1.5 cores gives one thread: two threads would
     use up the quota before the end of each period (100 ms) and then stall, which would miss any latency
     target. The remaining half core serves reads and tokenisation.
 
-    Raises InputError if `asked` is not a whole number, is below 1, or is above both 256 and the number of
+    Raises InputError if `requested` is not a whole number, is below 1, or is above both 256 and the number of
     CPUs.
     """
-    if asked is not None:
-        if not isinstance(asked, Integral):
-            raise InputError(f"{asked!r} is not a number of threads; give a whole number, such as 2.")
-        if asked < 1:
-            raise InputError(f"{asked} threads are too few; give at least 1.")
-        if asked > (most := max(_MOST_THREADS, os.cpu_count() or 1)):
-            raise InputError(f"{asked} threads are too many; give at most {most}.")
-        return asked
+    if requested is not None:
+        if not isinstance(requested, Integral):
+            raise InputError(f"{requested!r} is not a number of threads; give a whole number, such as 2.")
+        if requested < 1:
+            raise InputError(f"{requested} threads are too few; give at least 1.")
+        if requested > (most := max(_MOST_THREADS, os.cpu_count() or 1)):
+            raise InputError(f"{requested} threads are too many; give at most {most}.")
+        return requested
     cores, quota = physical_cores(_allowed_cpus()), cpu_quota()
     return cores if quota is None else max(1, min(cores, int(quota)))
 

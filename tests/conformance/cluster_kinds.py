@@ -67,7 +67,7 @@ CLUSTER_KINDS: dict[str, SessionKind] = {
         feeds=ids,
         expected=_unsplit,
         too_long=({"ids": np.ones((1, 25), np.int64)}, "24"),
-        lacks={
+        exemptions={
             "together": "its random weights have no tokenizer, and only texts are asked together",
         },
         n_answers=100,
@@ -77,7 +77,7 @@ CLUSTER_KINDS: dict[str, SessionKind] = {
         feeds=ids,
         expected=_unsplit,
         too_long=({"ids": np.ones((1, 25), np.int64)}, "24"),
-        lacks={
+        exemptions={
             "together": "its random weights have no tokenizer, and only texts are asked together",
         },
         n_answers=20,

@@ -23,8 +23,8 @@ class SessionKind:
 
     `feeds` gives input i, `expected` its answer without pliant, or unsplit. `texts` are inputs as well.
     `ask` gives the answer to input i where that is more than a run of its feeds. `too_long` is one that
-    the model cannot read, and what the error says of it. `lacks` gives a reason for every fact that does not
-    hold of it. Each of several threads asks for `n_answers`.
+    the model cannot read, and what the error says of it. `exemptions` gives a reason for every fact that does
+    not hold of it. Each of several threads asks for `n_answers`.
     """
 
     open: Callable[[Path], AbstractContextManager[Session[Any]]]
@@ -33,7 +33,7 @@ class SessionKind:
     too_long: tuple[Feeds, str] | None = None
     texts: Sequence[str] = ()
     ask: Callable[[Session[Any], int], Arrays] | None = None
-    lacks: Mapping[str, str] = field(default_factory=dict)
+    exemptions: Mapping[str, str] = field(default_factory=dict)
     n_answers: int = 1000
 
     def answer(self, session: Session[Any], i: int) -> bytes:

@@ -19,10 +19,10 @@ class SessionUnderTest:
     session: Session[Any]
     folder: Path
 
-    def need(self, fact: str) -> None:
+    def require(self, fact: str) -> None:
         """Skip a fact that does not hold of this kind, for the reason that it gives."""
-        if fact in self.kind.lacks:
-            pytest.skip(self.kind.lacks[fact])
+        if fact in self.kind.exemptions:
+            pytest.skip(self.kind.exemptions[fact])
 
     def answers(self) -> list[bytes]:
         return self.kind.answers(self.session)

@@ -45,7 +45,7 @@ def test_answers_are_those_of_an_independent_reference(shared: SessionUnderTest)
 
 def test_inputs_of_different_lengths_together_are_answered_as_one_at_a_time(shared: SessionUnderTest) -> None:
     """Padding, or the company of longer inputs, must not change an answer."""
-    shared.need("together")
+    shared.require("together")
     kind, session = shared.kind, shared.session
     if isinstance(session, ArraySession):
         feeds = [kind.feeds(i) for i in range(len(LENGTHS))]
@@ -201,7 +201,7 @@ def test_a_retarget_changes_the_target_or_is_refused_with_the_next_move(own: Ses
 
 def test_its_memory_is_predicted_beside_measured(shared: SessionUnderTest) -> None:
     """What `memory=` bounds: what it says before is what lies in memory, up to pages that nothing touched."""
-    shared.need("memory")
+    shared.require("memory")
     shared.session.run(shared.kind.feeds(1))
     if shared.kind.texts:
         shared.session([*shared.kind.texts])  # texts that run together take more room than each alone

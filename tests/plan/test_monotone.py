@@ -2,7 +2,7 @@
 
 One plan is worse than another by expected accuracy where submodels were measured, and else by the submodel's
 place in STI's order (5.3: most shards first, of similar numbers the deeper) and then by fidelity. At other
-lengths than the planned one: tests/run/test_resident.py.
+lengths than the planned one: tests/run/test_resident_weights.py.
 """
 
 from itertools import pairwise

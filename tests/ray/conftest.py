@@ -17,7 +17,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     import ray.data
 
     import pliant
-    from tests.ray.fragile import MARKER
+    from tests.ray.killed_actor import MARKER
 
     folder = tmp_path_factory.mktemp("ray")
     kept = dict(os.environ)

@@ -27,7 +27,7 @@ from tests.serve.test_routing import until
 ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'pliant[ray]'")
 from pliant.cli import eval_ray  # noqa: E402
 from pliant.ray import Predictor  # noqa: E402
-from tests.ray.fragile import MARKER, FragileEvaluator  # noqa: E402
+from tests.ray.killed_actor import MARKER, FragileEvaluator  # noqa: E402
 
 pytestmark = [
     pytest.mark.slow,

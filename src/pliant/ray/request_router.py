@@ -25,10 +25,10 @@ class CurveRouter(RequestRouter):  # type: ignore[misc]  # mypy skips Ray
 
     A replica advertises its model's latency by input length when it is ready and once a second
     (`replica_advert.py`). The overhead beyond that, from Ray and from other load on the machine, is learned
-    from completion times (`in_flight.py`). A replica's queue is the requests that this router has in flight
-    there, plus those of other routers, from the count that the replica returns with every request. A replica
-    without an advert is tried first. If the best replica has no room, the next best is tried; if none has,
-    Serve retries after its back-off.
+    from completion times (`in_flight_requests`). A replica's queue is the requests that this router has in
+    flight there, plus those of other routers, from the count that the replica returns with every request. A
+    replica without an advert is tried first. If the best replica has no room, the next best is tried; if none
+    has, Serve retries after its back-off.
     """
 
     def initialize_state(self, **_: Any) -> None:

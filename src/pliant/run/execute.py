@@ -136,13 +136,13 @@ def _act(lanes: Lanes, lane: str, functions: StepFunctions, number: int, work: W
 
 
 class _Run:
-    """The shared state of one segment's run. Each list slot has one writer; queues in `bells` only wake
+    """The shared state of one segment's run. Each list slot has one writer; queues in `wakeups` only wake
     threads.
     """
 
     __slots__ = (
-        "bells", "clock", "done", "error", "first", "functions", "idle", "is_left",
-        "lanes", "order", "origin_s", "own", "spans", "started", "starts_s",
+        "clock", "done", "error", "first", "functions", "idle", "is_left",
+        "lanes", "order", "origin_s", "own", "spans", "started", "starts_s", "wakeups",
     )  # fmt: skip
 
     def __init__(
@@ -160,8 +160,8 @@ class _Run:
         self.started = bytearray(n)
         self.starts_s = [0.0] * n
         self.spans: list[Span | None] = [None] * n
-        self.bells: dict[str, SimpleQueue[None]] = {lane: SimpleQueue() for lane in order.lanes}
-        self.bells.setdefault(lanes.own, SimpleQueue())
+        self.wakeups: dict[str, SimpleQueue[None]] = {lane: SimpleQueue() for lane in order.lanes}
+        self.wakeups.setdefault(lanes.own, SimpleQueue())
         self.idle: set[str] = set()
         self.error: tuple[int, BaseException] | None = None
         self.is_left = False
@@ -169,8 +169,8 @@ class _Run:
     def fail(self, step: int, error: BaseException) -> None:
         if self.error is None:
             self.error = (step, error)
-        for bell in self.bells.values():
-            bell.put(None)
+        for wakeup in self.wakeups.values():
+            wakeup.put(None)
 
     def is_late(self, i: int) -> bool:
         """True for a load whose consumers have all started without it."""
@@ -200,10 +200,10 @@ def _run_lanes(
 
 
 def _await_lanes(run: _Run, others: Sequence[str]) -> None:
-    bell = run.bells[run.own]
+    wakeup = run.wakeups[run.own]
     try:
         while not all(lane in run.idle or (run.error is None and _only_late(run, lane)) for lane in others):
-            bell.get()
+            wakeup.get()
     except BaseException as error:  # Ctrl-C while waiting
         run.fail(0, error)
         raise
@@ -243,7 +243,7 @@ def _run_lane(run: _Run, lane: str) -> BaseException | None:
         return error
     finally:
         run.idle.add(lane)
-        run.bells[run.own].put(None)
+        run.wakeups[run.own].put(None)
     return None
 
 
@@ -252,27 +252,27 @@ def _await(run: _Run, lane: str, i: int) -> bool:
     failure.
     """
     done = run.done
-    bell = run.bells[lane]
+    wakeup = run.wakeups[lane]
     for j in run.order.needs[i]:
         while not done[j]:
             if run.error is not None:
                 return False
-            bell.get()
-    wishes = run.order.wishes[i]
-    if wishes:
+            wakeup.get()
+    preferences = run.order.preferences[i]
+    if preferences:
         latest = run.order.steps[i].latest_start_s
-        for j in wishes:
+        for j in preferences:
             while not done[j]:
                 if run.error is not None:
                     return False
                 if latest is None:
-                    bell.get()
+                    wakeup.get()
                     continue
                 left_s = run.origin_s + latest - run.clock()
                 if left_s <= 0:
                     return run.error is None
                 try:
-                    bell.get(timeout=left_s)
+                    wakeup.get(timeout=left_s)
                 except Empty:
                     break
     return run.error is None
@@ -301,5 +301,5 @@ def _run_step(run: _Run, i: int) -> None:
     if run.functions.on_end is not None:
         run.functions.on_end(span)
     run.done[i] = 1
-    for other in run.order.rings[i]:
-        run.bells[other].put(None)
+    for other in run.order.wakes[i]:
+        run.wakeups[other].put(None)

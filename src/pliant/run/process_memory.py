@@ -130,8 +130,8 @@ class MemoryBudget:
             session, share = member.session(), self._reserved.get(key, 0)
             if session is not None:
                 seconds = _held_of(member.demand, share).seconds
-                asked = member.requests.at(now_s)
-                found.append(MemoryShare(session.name, share, session.held_bytes, seconds, asked))
+                n_requests = member.requests.at(now_s)
+                found.append(MemoryShare(session.name, share, session.held_bytes, seconds, n_requests))
         return tuple(found)
 
     def reserve(self, owner: object, n_bytes: int) -> None:
@@ -235,9 +235,9 @@ class MemoryBudget:
         now = [_held_of(demand, self._reserved.get(key, 0)) for key, demand in demands.items()]
         shares = self._divided(demands)
         wanted = [_held_of(demand, shares[key]) for key, demand in demands.items()]
-        asked = list(demands.values())
+        members = list(demands.values())
         loads_s = sum(max(0.0, a.seconds - b.seconds) for a, b in zip(now, wanted, strict=True))
-        if cost_s(asked, now) - cost_s(asked, wanted) <= max(self._change_s, loads_s):
+        if cost_s(members, now) - cost_s(members, wanted) <= max(self._change_s, loads_s):
             return
         start_s = self._clock()
         self._apply(shares, None)

@@ -158,8 +158,8 @@ class RecurrentSession(TextSession[None]):
         return self._profiled(len(ids), timed)
 
     def traced(self, request: Request) -> "Reply[Profile]":
-        asked = self._input_of_request(request)
-        ids = asked.encoded.ids
+        item = self._input_of_request(request)
+        ids = item.encoded.ids
         asked_s = self._clock()
         with self._turns.lock:
             start_s = self._clock()
@@ -167,7 +167,7 @@ class RecurrentSession(TextSession[None]):
             timed = self._timed(ids)
             fields = self.outputs_of(self.runner.numbers.copy())
             self._slow_down(start_s)
-        seconds = time.perf_counter() - asked.start_s
+        seconds = time.perf_counter() - item.start_s
         profile = self._profiled(len(ids), [timed])
         return Reply(
             endpoint=self.name,
@@ -213,15 +213,15 @@ class RecurrentSession(TextSession[None]):
             self._closed = True
             self.runner.close()
 
-    def _answers(self, asked: Sequence[TextInput], target_s: float | None) -> list[Reply[None]]:
-        return [self._answer(one, target_s) for one in asked]
+    def _answers(self, inputs: Sequence[TextInput], target_s: float | None) -> list[Reply[None]]:
+        return [self._answer(one, target_s) for one in inputs]
 
-    def _answer(self, asked: TextInput, target_s: float | None) -> Reply[None]:
-        ids = asked.encoded.ids
+    def _answer(self, item: TextInput, target_s: float | None) -> Reply[None]:
+        ids = item.encoded.ids
         fields, waited_s = self._read_in_turn(ids, self.outputs_of)
         return Reply(
             endpoint=self.name,
-            seconds=time.perf_counter() - asked.start_s,
+            seconds=time.perf_counter() - item.start_s,
             details=None,
             length=len(ids),
             waited_s=waited_s,
@@ -230,10 +230,10 @@ class RecurrentSession(TextSession[None]):
         )
 
     def _input_of_request(self, request: Request) -> TextInput:
-        asked = super()._input_of_request(request)
+        item = super()._input_of_request(request)
         if request.text is None:  # ids of an unknown origin are checked
-            self.source.check(asked.encoded.ids)
-        return asked
+            self.source.check(item.encoded.ids)
+        return item
 
     def _outputs(self, feeds: FeedsLike) -> dict[str, np.ndarray]:
         return self._read_in_turn(self._encoded(feeds).ids, self._named)[0]

@@ -120,7 +120,7 @@ class TextSession(Session[D]):
         return {"ids": np.arange(max(1, length), dtype=np.int64)[None] % self.vocab}
 
     @abstractmethod
-    def _answers(self, asked: Sequence[TextInput], target_s: float | None) -> list[Reply[D]]:
+    def _answers(self, inputs: Sequence[TextInput], target_s: float | None) -> list[Reply[D]]:
         """The replies to some inputs, in their order; `target_s` overrides the session's target."""
 
     def outputs_of(self, numbers: np.ndarray) -> dict[str, Any]:

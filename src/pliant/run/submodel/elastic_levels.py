@@ -24,9 +24,9 @@ def plan_levels(runner: SubmodelRunner) -> list[Level]:
     terms = runner.options, runner.engine.encoder.tokens
     if runner.weights.keep_bytes is not None:  # an engagement changes the buffer after every run
         return _planned(runner)
-    if terms not in runner.known_levels:
-        runner.known_levels[terms] = _planned(runner)
-    return runner.known_levels[terms]
+    if terms not in runner.levels_cache:
+        runner.levels_cache[terms] = _planned(runner)
+    return runner.levels_cache[terms]
 
 
 def _planned(runner: SubmodelRunner) -> list[Level]:

@@ -246,17 +246,17 @@ class ElasticSession(TextSession[ElasticDetails]):
 
         Raises what `answer` does.
         """
-        asked = [self._input_of_request(request) for request in requests]
-        lengths = [one.encoded.n_tokens for one in asked]
+        inputs = [self._input_of_request(request) for request in requests]
+        lengths = [one.encoded.n_tokens for one in inputs]
         replies: dict[int, Reply[ElasticDetails]] = {}
         with self._turns.lock:
             self._make_ready(max(lengths))
             # Weights may be freed for a longer input; this must happen before plans are compared.
             self.runner.reserve(max(lengths))
-            for numbers in group_texts(lengths, [None] * len(asked), self.runner.most_rows):
-                some = [requests[i] for i in numbers], [asked[i] for i in numbers]
+            for numbers in group_texts(lengths, [None] * len(inputs), self.runner.most_rows):
+                some = [requests[i] for i in numbers], [inputs[i] for i in numbers]
                 replies |= zip(numbers, self._plans.answer(*some, self._replies), strict=True)
-        return [replies[i] for i in range(len(asked))]
+        return [replies[i] for i in range(len(inputs))]
 
     # Methods that change the session
 
@@ -342,31 +342,31 @@ class ElasticSession(TextSession[ElasticDetails]):
         refuse_padding(encoded.ids, self.store.spec)
         return encoded
 
-    def _answers(self, asked: Sequence[TextInput], target_s: float | None) -> list[Reply[ElasticDetails]]:
-        if len(asked) < 2:
-            return [self._answer(one, target_s) for one in asked]
+    def _answers(self, inputs: Sequence[TextInput], target_s: float | None) -> list[Reply[ElasticDetails]]:
+        if len(inputs) < 2:
+            return [self._answer(one, target_s) for one in inputs]
         replies: dict[int, Reply[ElasticDetails]] = {}
-        ready_s, cpu_s = time.perf_counter(), sum(one.cpu_s for one in asked)
+        ready_s, cpu_s = time.perf_counter(), sum(one.cpu_s for one in inputs)
         with self._turns.lock:
             waited_s = time.perf_counter() - ready_s
-            self._make_ready(max(one.encoded.n_tokens for one in asked))
+            self._make_ready(max(one.encoded.n_tokens for one in inputs))
             target_s = self.options.target_s if target_s is None else target_s
-            texts = [one.encoded for one in asked]
+            texts = [one.encoded for one in inputs]
             for numbers, answered in self.runner.answer_batches(texts, target_s, cpu_s=cpu_s):
                 end_s = time.perf_counter()
-                times = [AnswerTimes(end_s - asked[i].start_s, waited_s, target_s) for i in numbers]
+                times = [AnswerTimes(end_s - inputs[i].start_s, waited_s, target_s) for i in numbers]
                 replies |= zip(numbers, self._replies(answered, times), strict=True)
-        return [replies[i] for i in range(len(asked))]
+        return [replies[i] for i in range(len(inputs))]
 
-    def _answer(self, asked: TextInput, target_s: float | None) -> Reply[ElasticDetails]:
+    def _answer(self, item: TextInput, target_s: float | None) -> Reply[ElasticDetails]:
         with self._turns.lock:
-            waited_s = time.perf_counter() - asked.ready_s
-            self._make_ready(asked.encoded.n_tokens)
+            waited_s = time.perf_counter() - item.ready_s
+            self._make_ready(item.encoded.n_tokens)
             target_s = self.options.target_s if target_s is None else target_s
-            (answered,) = self.runner.answer([asked.encoded], target_s, cpu_s=asked.cpu_s)
-            seconds = time.perf_counter() - asked.start_s
+            (answered,) = self.runner.answer([item.encoded], target_s, cpu_s=item.cpu_s)
+            seconds = time.perf_counter() - item.start_s
             self.runner.observe(answered, target_s, seconds, waited_s)
-            times = AnswerTimes(time.perf_counter() - asked.start_s, waited_s, target_s)
+            times = AnswerTimes(time.perf_counter() - item.start_s, waited_s, target_s)
             (reply,) = self._replies([answered], [times])
             self.runner.count_kept()
             return reply

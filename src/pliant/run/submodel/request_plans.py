@@ -56,27 +56,27 @@ class RequestPlans:
         return self._of(requests).pick(n_rows, max(floors, default=None), min(deadlines_s, default=None))
 
     def answer(
-        self, requests: Sequence[Request], asked: Sequence[TextInput], replies: ReplyBuilder
+        self, requests: Sequence[Request], inputs: Sequence[TextInput], build_replies: ReplyBuilder
     ) -> list[Reply[ElasticDetails]]:
-        """Answer `asked`, the inputs of `requests`, in one run; returns the result of `replies`."""
+        """Answer `inputs`, the inputs of `requests`, in one run; returns the result of `build_replies`."""
         turn_s = time.perf_counter()
         pick, trade = self.pick(requests), self._of(requests)
         assert isinstance(pick.level.key, float)
         answered = self._runner.answer(
-            [one.encoded for one in asked],
+            [one.encoded for one in inputs],
             pick.level.key,
-            cpu_s=sum(one.cpu_s for one in asked),
+            cpu_s=sum(one.cpu_s for one in inputs),
             as_profiled=True,
             # Bits are dropped for late reads only to meet a deadline, never with an accuracy floor.
             is_timed=all(one.deadline_s is not None and not one.accuracy_floor for one in requests),
         )
         end_s = time.perf_counter()
-        times = [AnswerTimes(end_s - one.start_s, turn_s - one.ready_s, pick.level.key) for one in asked]
-        told = replies(answered, times)
+        times = [AnswerTimes(end_s - one.start_s, turn_s - one.ready_s, pick.level.key) for one in inputs]
+        replies = build_replies(answered, times)
         self._runner.count_kept()
         n_rows = answered[0].n_rows
         # The time spent waiting for other threads is not attributed to the device.
-        trade.took(pick.level, n_rows, end_s - turn_s + sum(one.ready_s - one.start_s for one in asked))
+        trade.took(pick.level, n_rows, end_s - turn_s + sum(one.ready_s - one.start_s for one in inputs))
         expected_s, whole_s = (one.at(n_rows).median_s for one in (pick.level, trade.fullest(n_rows).level))
         return [
             replace(
@@ -85,7 +85,7 @@ class RequestPlans:
                 whole_s=whole_s / expected_s * reply.seconds if expected_s else None,
                 details=replace(reply.details, within_reach=pick.is_met),
             )
-            for request, reply in zip(requests, told, strict=True)
+            for request, reply in zip(requests, replies, strict=True)
         ]
 
     def _of(self, requests: Sequence[Request]) -> LevelSelector:

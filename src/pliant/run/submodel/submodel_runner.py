@@ -55,7 +55,7 @@ class SubmodelRunner:
     memory. `dilation` slows runs down to the emulated device; plans take it into account. `is_steady` limits
     each step of an emulated device to the profile's 95th percentile: at a dilation of 100 the sleeps are so
     long that the caches of this machine are cold afterwards. `n_changes` counts changes of weights in memory
-    or terms, which make earlier plans outdated. `known_levels` caches the levels of levels.py, by options and
+    or terms, which make earlier plans outdated. `levels_cache` caches the levels, by options and
     tokens that there is room for.
     """
 
@@ -77,7 +77,7 @@ class SubmodelRunner:
         self.dilation = device.dilation
         self.is_steady = False
         self.n_changes = 0
-        self.known_levels: dict[tuple[SessionOptions, int], list[Level]] = {}
+        self.levels_cache: dict[tuple[SessionOptions, int], list[Level]] = {}
         self.engine = Engine(
             store, n_threads=options.n_threads, cache=cache, tokens=options.length, compute=options.compute
         )

@@ -13,7 +13,7 @@ from pliant.plan.plan import Plan
 from pliant.run.submodel.plans.memory_split import MemoryOverhead, split_memory
 from pliant.run.submodel.plans.submodel_planner import SessionOptions, SubmodelPlanner
 from tests.plan.test_monotone import assert_never_worse
-from tests.run.test_resident import LENGTHS, OWN, random_planner, whole_bytes
+from tests.run.test_resident_weights import LENGTHS, OWN, random_planner, whole_bytes
 
 pytestmark = pytest.mark.usefixtures("unchecked_shapes")
 
