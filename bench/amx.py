@@ -109,7 +109,7 @@ def _in_cache(report: Report, library: Library, rounds: int) -> None:
         coded = code_matrix(np.random.default_rng(0).standard_normal((K, N)).astype(np.float32), 6)
         functions, kept = _kernels(library, coded, K, N, space)
         for kind in ("int8", "bf16"):
-            peak = _KERNEL(library.function("peak", partial(peak_ir, library.isa, kind)))
+            peak = _KERNEL(library.load_function("peak", partial(peak_ir, library.isa, kind)))
             functions[f"peak {kind}"] = _timed(partial(peak, None, 0, _TURNS, space.ctypes.data))
         for run in functions.values():
             run()
@@ -165,7 +165,7 @@ def _kernels(
         if name == "int8":
             args = GemmInt8Args(args, scales.ctypes.data, worth.ctypes.data, sums.ctypes.data)
         symbol = generate.__name__.removesuffix("_ir")
-        kernel = _KERNEL(library.function(symbol, partial(generate, isa)))
+        kernel = _KERNEL(library.load_function(symbol, partial(generate, isa)))
         functions[name] = _timed(partial(kernel, ctypes.addressof(args), 0, n_units, space.ctypes.data))
         kept += [slices, args]
     return functions, kept

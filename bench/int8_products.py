@@ -105,9 +105,9 @@ def _in_cache(report: Report, library: Library, rounds: int) -> None:
     isa, units = library.isa, 20_000
     scratch = aligned_bytes(1 << 20)
     scratch[:] = 0
-    peak = _KERNEL(library.function("peak", lambda: peak_ir(isa)))
-    kernel = _KERNEL(library.function("gemm_int8", lambda: gemm_int8_ir(isa)))
-    rounder = _KERNEL(library.function("round_rows", lambda: round_rows_ir(isa)))
+    peak = _KERNEL(library.load_function("peak", lambda: peak_ir(isa)))
+    kernel = _KERNEL(library.load_function("gemm_int8", lambda: gemm_int8_ir(isa)))
+    rounder = _KERNEL(library.load_function("round_rows", lambda: round_rows_ir(isa)))
     functions = {"peak": _timed(lambda: peak(None, 0, units, scratch.ctypes.data))}
     alive: list[object] = []
     for K, N in HOT:
@@ -252,7 +252,7 @@ def _pass(pool: ThreadPool, library: Library, model: Model) -> GemmPass:
     weights.
     """
     isa, out = library.isa, GemmPass(pool)
-    kernels = library.functions(
+    kernels = library.load_functions(
         {"gemm_int8": lambda: gemm_int8_ir(isa), "round_rows": lambda: round_rows_ir(isa)}
     )
     made = {(K, N): _Product.of(isa, K, N) for _, _, K, N in model.matrices()}
@@ -293,7 +293,7 @@ class _ByteProduct:
 def _byte_pass(pool: ThreadPool, library: Library, model: Model) -> GemmPass:
     """As `_pass`, with byte weights."""
     isa, out = library.isa, GemmPass(pool)
-    kernels = library.functions(
+    kernels = library.load_functions(
         {
             "gemm_bytes": lambda: gemm_bytes_ir(isa),
             round_rows_name(True, isa): lambda: round_rows_ir(isa, is_resident=True),

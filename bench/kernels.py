@@ -76,7 +76,7 @@ def _attention_row(
     pool: ThreadPool, library: Library, head_dim: int, n: int, rounds: int
 ) -> dict[str, object]:
     isa, width = library.isa, HEADS * head_dim
-    kernel = library.function(attention_name(head_dim), lambda: attention_ir(isa, head_dim))
+    kernel = library.load_function(attention_name(head_dim), lambda: attention_ir(isa, head_dim))
     qkv, out = _random(n, 3 * width), np.zeros((n, width), np.float32)
     args = qkv_args(qkv.ctypes.data, 3 * width, out.ctypes.data, width, HEADS, head_dim, head_dim**-0.5)
     args.n_rows = args.n_tokens = n
@@ -91,7 +91,7 @@ def _attention_row(
 
 
 def _norm_row(pool: ThreadPool, library: Library, width: int, n: int, rounds: int) -> dict[str, object]:
-    kernel = library.function(LAYER_NORM, lambda: layer_norm_ir(library.isa))
+    kernel = library.load_function(LAYER_NORM, lambda: layer_norm_ir(library.isa))
     x, weight, bias = _random(n, width), _random(width), _random(width)
     out = np.zeros_like(x)
     args = LayerNormArgs(

@@ -35,7 +35,7 @@ def main() -> None:
     report = Report("local", workload, chosen)
     isa = host_isa()
     library = Library(isa, Path(tempfile.mkdtemp(prefix="pliant-bench-")))
-    kernels = library.functions(
+    kernels = library.load_functions(
         {
             "gemm": lambda: gemm_ir(isa),
             "gemm_int8": lambda: gemm_int8_ir(isa),

@@ -127,7 +127,7 @@ def _copy(planes: np.ndarray) -> np.ndarray:
 
 
 def _read(pool: ThreadPool, library: Library, planes: list[np.ndarray]) -> GemmPass:
-    out, kernel = GemmPass(pool), library.function("read", lambda: read_ir(library.isa))
+    out, kernel = GemmPass(pool), library.load_function("read", lambda: read_ir(library.isa))
     for p in planes:
         out.add(kernel, ReadArgs(p.ctypes.data), p.nbytes // READ_CHUNK, 4, p)
     return out
@@ -150,11 +150,11 @@ def _pass(
         else decode_table(coded.codebook, bits, isa)
     )
     kernel = (
-        library.function("gemm_int8", lambda: gemm_int8_ir(isa))
+        library.load_function("gemm_int8", lambda: gemm_int8_ir(isa))
         if is_int8
-        else library.function("gemm", lambda: gemm_ir(isa))
+        else library.load_function("gemm", lambda: gemm_ir(isa))
     )
-    rounder = library.function("round_rows", lambda: round_rows_ir(isa))
+    rounder = library.load_function("round_rows", lambda: round_rows_ir(isa))
     for p in planes:
         slices = np.zeros(1, SLICE_DTYPE)
         slices["bits"], slices["table"] = bits, made.ctypes.data

@@ -16,7 +16,7 @@ def test_tests_check_shapes_by_jaxtyping() -> None:
     """A stand-in here would let every shape pass."""
     assert arrays.Int64 is jaxtyping.Int64
     with pytest.raises(Exception, match="shares"):
-        CallTable().share(np.zeros((1, 3), np.int64))
+        CallTable().set_shares(np.zeros((1, 3), np.int64))
     assert aligned_floats(2, 3).shape == (2, 3)
 
 

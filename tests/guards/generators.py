@@ -53,7 +53,7 @@ from pliant.kernels.pool.pool_window import PoolForm, pool_ir
 from pliant.kernels.product.contract import contract_ir
 from pliant.kernels.product.contract_rows import contract_rows_ir as loop_rows_ir
 from pliant.kernels.product.matmul import matmul_ir
-from pliant.kernels.product.matmul_integer import form_for, matmul_integer_ir
+from pliant.kernels.product.matmul_integer import choose_form, matmul_integer_ir
 from pliant.kernels.product.quantize_rows import quantize_rows_ir, value_range_ir
 from pliant.kernels.product.scaled_block import ELEMENTS
 from pliant.kernels.recurrent.recurrent_args import RecurrentForm
@@ -102,7 +102,7 @@ def _products(isa: Isa) -> Iterator[tuple[str, Generator]]:
     for element in ELEMENTS:
         yield f"matmul of {element}", partial(matmul_ir, element=element)
     for fits_bytes in (False, True):
-        form = form_for(isa, fits_bytes)
+        form = choose_form(isa, fits_bytes)
         size = "bytes" if fits_bytes else "words"
         yield f"matmul integer {size}", partial(matmul_integer_ir, form=form, is_float=False)
         yield f"matmul integer {size} rounding", partial(quantize_rows_ir, form=form)

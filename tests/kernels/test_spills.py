@@ -39,11 +39,11 @@ def _spills_of(isa: Isa, n_sums: int) -> int:
     module = Module(isa)
     with module.kernel("tile") as f:
         args, lo, hi, _ = f.params
-        with f.loop(lo, hi, carry=[f.const(0.0, f.vec)] * n_sums) as turn:
-            x = f.load(f.at(args, turn.index * f.lanes), f.vec)
-            y = f.load(f.at(args, turn.index * f.lanes * 2), f.vec)
-            turn.carry([f.opaque(f.fma(x, y, total)) for total in turn.carried])
-        for i, total in enumerate(turn.carried):
+        with f.loop(lo, hi, carry=[f.const(0.0, f.vec)] * n_sums) as loop:
+            x = f.load(f.at(args, loop.index * f.lanes), f.vec)
+            y = f.load(f.at(args, loop.index * f.lanes * 2), f.vec)
+            loop.carry([f.black_box(f.fma(x, y, total)) for total in loop.carried])
+        for i, total in enumerate(loop.carried):
             f.store(total, f.at(args, i * f.lanes))
     triple = isa.triple or "x86_64-unknown-linux-gnu"
     (text,) = compile_assembly([module.text()], isa.cpu, isa.features, triple)

@@ -25,7 +25,7 @@ def calibrated_frequency(library: Library, clock: Callable[[], float] = time.per
     for, each depends on the previous one, and no compiler shortens the chain. The fastest runs of two chain
     lengths are subtracted, which removes the cost of the call and of interruptions.
     """
-    chain = _CHAIN(library.function(_NAME, lambda: _chain_ir(library)))
+    chain = _CHAIN(library.load_function(_NAME, lambda: _chain_ir(library)))
 
     def seconds(turns: int) -> float:
         start_s = clock()

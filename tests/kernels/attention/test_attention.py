@@ -19,7 +19,7 @@ from pliant.kernels.attention.attention import (
 from pliant.kernels.emit.isa import AVX2
 from pliant.kernels.runtime.jit import Library
 from tests.kernels import reference
-from tests.kernels.calling import address, call, floats, guarded
+from tests.kernels.kernel_call import address, call, floats, guarded
 
 
 def attend(library: Library, qkv: np.ndarray, n_heads: int, scale: float) -> np.ndarray:

@@ -13,7 +13,7 @@ from pliant.kernels.runtime.compile_child import compile_assembly
 from pliant.kernels.runtime.jit import Library
 from tests.kernels import reference
 from tests.kernels.attention.test_attention import MASKS, attend, check_masked
-from tests.kernels.calling import floats
+from tests.kernels.kernel_call import floats
 from tests.kernels.spills import inner_loops, spills
 from tests.kernels.tiles.amx_trap import Executed, Trap
 from tests.rows import TILE_ROWS, integer_name

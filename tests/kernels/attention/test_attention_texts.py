@@ -20,7 +20,7 @@ from pliant.kernels.attention.attention_texts import (
 from pliant.kernels.emit.isa import AVX2
 from pliant.kernels.runtime.jit import Library
 from tests.kernels import reference
-from tests.kernels.calling import address, call, floats, guarded
+from tests.kernels.kernel_call import address, call, floats, guarded
 
 HEADS, HEAD_DIM, SCALE = 3, 16, 0.25
 WIDTH = 3 * HEADS * HEAD_DIM

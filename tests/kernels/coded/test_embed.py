@@ -7,7 +7,7 @@ from pliant.kernels.coded.embed import EmbedArgs, EmbedFormat, EmbedFormats, emb
 from pliant.kernels.runtime.jit import Library
 from pliant.models.word_table import QuantizedTable, pack_codes
 from tests.kernels import reference
-from tests.kernels.calling import address, call, floats, guarded
+from tests.kernels.kernel_call import address, call, floats, guarded
 
 WORDS, POSITIONS, TYPES = 50, 12, 2
 

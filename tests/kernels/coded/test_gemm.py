@@ -8,8 +8,8 @@ from pliant.kernels.coded.gemm_args import BF16, F16, F32, SLICE_DTYPE
 from pliant.kernels.emit.isa import AVX512, AVX512_BF16, AVX512_VNNI, Isa
 from pliant.kernels.runtime.jit import Library, compile_modules
 from tests.kernels import reference
-from tests.kernels.calling import address, call, floats, guarded
 from tests.kernels.coded_matrices import Coded, coded
+from tests.kernels.kernel_call import address, call, floats, guarded
 from tests.rows import CODED_ROWS, integer_name
 
 

@@ -19,8 +19,8 @@ from pliant.kernels.emit.isa import Isa
 from pliant.kernels.runtime.aligned_memory import aligned_bytes
 from pliant.kernels.runtime.jit import Library
 from tests.kernels import reference
-from tests.kernels.calling import address, call, floats, guarded
 from tests.kernels.coded_matrices import Coded, coded
+from tests.kernels.kernel_call import address, call, floats, guarded
 from tests.rows import BF16_ROWS, integer_name
 
 ALL = (1, 2, 3, 4, 5, 6, F16, BF16, BF16_PAIRS, F32)

@@ -21,7 +21,7 @@ from pliant.kernels.product.matmul_integer import pack
 from pliant.kernels.runtime.aligned_memory import aligned_bytes
 from pliant.kernels.runtime.jit import Library
 from tests.kernels import reference
-from tests.kernels.calling import address, call, floats, guarded
+from tests.kernels.kernel_call import address, call, floats, guarded
 from tests.rows import INTEGER_ROWS, integer_name
 
 ROUNDED_ONCE = {"rtol": 4 * 2.0**-24, "atol": 0.0}
@@ -139,7 +139,7 @@ def test_no_sum_can_saturate(isa: Isa) -> None:
     form = resident_form(isa)
     largest = 2 * form.activation + 1 if form.is_bytes and form.lowest == 0 else form.activation
     if form.is_bytes and not isa.has_dot:
-        assert form.together == 1
+        assert form.words_per_widening == 1
         assert 2 * largest * form.weight < 2**15
     if form.is_bytes:
         assert largest < 2**8
@@ -155,7 +155,7 @@ def test_rows_are_rounded_to_the_form_s_steps(library: Library, rows: int) -> No
     q, scales = np.zeros(rows * depth * 4 // form.packing, np.uint8), np.zeros((rows, 2), np.float32)
     args = RoundRowsArgs(a.ctypes.data, 61, rows, 61, q.ctypes.data, depth, scales.ctypes.data)
     name = round_rows_name(True, isa)
-    kernel = library.function(name, lambda: round_rows_ir(isa, is_resident=True))
+    kernel = library.load_function(name, lambda: round_rows_ir(isa, is_resident=True))
     call(kernel, args, rows)
     zeros = np.ascontiguousarray(scales[:, 1]).view(np.int32).astype(np.int64)
     flat, height, whole = q.view(_element(form)), height_of(isa, rows), np.zeros((rows, depth), np.int64)

@@ -16,8 +16,8 @@ from pliant.kernels.coded.int8_form import int8_form
 from pliant.kernels.emit.isa import ISAS, Isa
 from pliant.kernels.runtime.jit import Library
 from tests.kernels import reference
-from tests.kernels.calling import address, call, floats, guarded
 from tests.kernels.coded_matrices import Coded, codebooks, coded
+from tests.kernels.kernel_call import address, call, floats, guarded
 from tests.rows import INTEGER_ROWS, integer_name
 
 ALL = (1, 2, 3, 4, 5, 6, F16, BF16, F32)

@@ -12,7 +12,7 @@ from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.isa import Isa, host_isa
 from pliant.kernels.emit.values import Value, literal, scalar, vector
 from pliant.kernels.runtime.jit import Library
-from tests.kernels.calling import call
+from tests.kernels.kernel_call import call
 
 _numbers = count()
 
@@ -28,7 +28,7 @@ def integers(library_of: Callable[[Isa], Library]) -> Callable[..., int]:
         name = names.setdefault(body, f"integers{next(_numbers)}")
         with module.function(name, [(f"p{i}", "i64") for i in range(len(arguments))], "i64") as f:
             f.ret(body(f, f.params))
-        address = library.function(name, module.text)
+        address = library.load_function(name, module.text)
         return ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * len(arguments))(address)(*arguments)
 
     return run
@@ -38,9 +38,9 @@ def test_a_loop_carries_its_values_and_leaves_the_last_ones(integers: Callable[.
     """Sums live in registers across a loop: phis are the builder's reason to exist."""
 
     def triangle(f: Function, p: Sequence[Value]) -> Value:
-        with f.loop(0, p[0], 1, [f.const(0), f.const(1)]) as turn:
-            turn.carry([turn.carried[0] + turn.index, turn.carried[1] * 2])
-        return turn.carried[0] * 1000000 + turn.carried[1]
+        with f.loop(0, p[0], 1, [f.const(0), f.const(1)]) as loop:
+            loop.carry([loop.carried[0] + loop.index, loop.carried[1] * 2])
+        return loop.carried[0] * 1000000 + loop.carried[1]
 
     assert integers(triangle, 10) == 45 * 1000000 + 1024
 
@@ -49,9 +49,9 @@ def test_a_loop_without_turns_leaves_its_start_values(integers: Callable[..., in
     """Tails of length zero are the common case."""
 
     def body(f: Function, p: Sequence[Value]) -> Value:
-        with f.loop(p[0], 3, 1, [f.const(42)]) as turn:
-            turn.carry([turn.carried[0] + 1])
-        return turn.carried[0]
+        with f.loop(p[0], 3, 1, [f.const(42)]) as loop:
+            loop.carry([loop.carried[0] + 1])
+        return loop.carried[0]
 
     assert integers(body, 5) == 42
     assert integers(body, 3) == 42
@@ -80,10 +80,10 @@ def test_repeat_runs_at_least_once_and_ends_when_told(integers: Callable[..., in
     """The pool's waiting loops are of this kind."""
 
     def body(f: Function, p: Sequence[Value]) -> Value:
-        with f.repeat([p[0]]) as turn:
-            following = turn.carried[0] * 2
-            turn.again(following < 100, [following])
-        return turn.carried[0]
+        with f.repeat([p[0]]) as loop:
+            following = loop.carried[0] * 2
+            loop.repeat_if(following < 100, [following])
+        return loop.carried[0]
 
     assert integers(body, 3) == 192
     assert integers(body, 200) == 400
@@ -138,7 +138,7 @@ def test_fields_read_a_ctypes_structure(library: Library) -> None:
     out = np.zeros(4, np.float32)
     args = _Args(out.ctypes.data, 10, 2, 0.25)
     kernel = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
-    kernel(library.function("fields", module.text))(ctypes.addressof(args), 0, 1, None)
+    kernel(library.load_function("fields", module.text))(ctypes.addressof(args), 0, 1, None)
     assert out.tolist() == [0, 0, 2.5, 0]
 
 
@@ -157,7 +157,7 @@ def test_vectors_shuffle_splat_fold_and_fma(library: Library) -> None:
     out = np.arange(lanes + 2, dtype=np.float32)
     expected = np.arange(lanes)[::-1] * 3.0 + 1
     kernel = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
-    kernel(library.function("vectors", module.text))(out.ctypes.data, 0, 0, None)
+    kernel(library.load_function("vectors", module.text))(out.ctypes.data, 0, 0, None)
     assert out[:lanes].tolist() == expected.tolist()
     assert out[lanes] == expected.sum()
     assert out[lanes + 1] == 3
@@ -202,5 +202,5 @@ def test_the_example_in_the_modules_docstring_runs(library: Library) -> None:
     exec(example, names)
     x = np.arange(64, dtype=np.float32)
     args = ScaleArgs(x.ctypes.data, 32)
-    call(library.function("scale", lambda: str(names["text"])), args, 2)
+    call(library.load_function("scale", lambda: str(names["text"])), args, 2)
     assert x.tolist() == [2.0 * i for i in range(64)]

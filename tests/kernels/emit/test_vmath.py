@@ -14,7 +14,7 @@ from pliant.kernels.emit.isa import Isa
 from pliant.kernels.emit.values import Value, vector
 from pliant.kernels.runtime.jit import Library
 from tests.kernels import reference
-from tests.kernels.calling import address, call
+from tests.kernels.kernel_call import address, call
 
 
 class _Args(ctypes.Structure):

@@ -17,7 +17,7 @@ from pliant.kernels.emit.isa import (
     X86_64,
     Isa,
 )
-from pliant.kernels.product.matmul_integer import IntegerForm, form_for, matmul_integer_ir
+from pliant.kernels.product.matmul_integer import IntegerForm, choose_form, matmul_integer_ir
 
 _ROWS = {
     "vnni": (AVX512_VNNI, "vpdpbusd", "zmm"),
@@ -43,7 +43,7 @@ def assembly(text: str, isa: Isa) -> str:
 def test_rows_that_multiply_bytes_do_so(row: str) -> None:
     """ONNX's products and those of coded weights: one instruction for four products a lane."""
     isa, instruction, register = _ROWS[row]
-    assert form_for(isa, fits_bytes=True) is IntegerForm.BYTES
+    assert choose_form(isa, fits_bytes=True) is IntegerForm.BYTES
     for text in (matmul_integer_ir(isa, IntegerForm.BYTES, is_float=True), gemm_int8_ir(isa)):
         lines = [line for line in assembly(text, isa).splitlines() if f"\t{instruction}\t" in line]
         assert len(lines) >= 16
@@ -53,8 +53,8 @@ def test_rows_that_multiply_bytes_do_so(row: str) -> None:
 @pytest.mark.parametrize("isa", [AVX512, AVX2, X86_64, NEON], ids=lambda isa: isa.name)
 def test_the_others_widen_bytes(isa: Isa) -> None:
     """Weights are a byte each on every row; what does not fit one is two."""
-    assert form_for(isa, fits_bytes=True) is IntegerForm.WIDENED
-    assert form_for(isa, fits_bytes=False) is IntegerForm.WORDS
+    assert choose_form(isa, fits_bytes=True) is IntegerForm.WIDENED
+    assert choose_form(isa, fits_bytes=False) is IntegerForm.WORDS
     text = assembly(matmul_integer_ir(isa, IntegerForm.WIDENED, is_float=False), isa)
     assert ("pmaddwd" in text) == (isa is not NEON)
     assert ("smull" in text) == (isa is NEON)

@@ -15,7 +15,7 @@ from pliant.kernels.emit.dtypes import DTYPES
 from pliant.kernels.emit.expression import Expr, leaf
 from pliant.kernels.rows.map import MAX_OUTER, SCRATCH_BYTES, MapArgs, map_ir, map_name, plan_map
 from pliant.kernels.runtime.jit import Library
-from tests.kernels.calling import address, call
+from tests.kernels.kernel_call import address, call
 
 
 def evaluate(library: Library, tree: Expr, *operands: np.ndarray, shape: Sequence[int] = ()) -> np.ndarray:
@@ -40,7 +40,7 @@ def evaluate(library: Library, tree: Expr, *operands: np.ndarray, shape: Sequenc
 
 def prepare(library: Library, trees: Sequence[Expr], pattern: str) -> None:
     """Compile many kernels in one child process: starting one takes longer than most kernels do."""
-    library.functions({map_name(t, pattern): partial(map_ir, library.isa, t, pattern) for t in trees})
+    library.load_functions({map_name(t, pattern): partial(map_ir, library.isa, t, pattern) for t in trees})
 
 
 def _array(values: Sequence[float] | np.ndarray, dtype: str) -> np.ndarray:

@@ -19,7 +19,7 @@ from pliant.kernels.rows.rowwise import (
 )
 from pliant.kernels.runtime.jit import Library
 from tests.kernels import reference
-from tests.kernels.calling import address, call, floats, guarded
+from tests.kernels.kernel_call import address, call, floats, guarded
 
 SIZES = (1, 3, 4, 7, 8, 15, 16, 17, 31, 33, 63, 64, 65, 100, 384, 1000)
 

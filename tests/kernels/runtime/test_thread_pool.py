@@ -18,7 +18,7 @@ from pliant.kernels.emit.builder import Module
 from pliant.kernels.emit.isa import Isa, host_isa
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import CallTable, ThreadPool
-from tests.kernels.calling import address
+from tests.kernels.kernel_call import address
 
 
 class _Args(ctypes.Structure):
@@ -31,9 +31,9 @@ def _increment_ir(isa: Isa) -> str:
     with module.kernel("increment") as f:
         x, turns = f.fields(f.params[0], _Args, "x", "turns")
         with f.each(f.params[1], f.params[2]) as unit:
-            with f.loop(0, turns, carry=[f.const(1.0, "float")]) as turn:
-                turn.carry([turn.carried[0] * 1.0000001])
-            extra = f.cast("fptosi", turn.carried[0] * 1e-30, "i64")  # 0, but LLVM cannot know
+            with f.loop(0, turns, carry=[f.const(1.0, "float")]) as loop:
+                loop.carry([loop.carried[0] * 1.0000001])
+            extra = f.cast("fptosi", loop.carried[0] * 1e-30, "i64")  # 0, but LLVM cannot know
             place = f.at(x, unit, "i64")
             f.store(f.load(place, "i64") + 1 + extra, place)
     return module.text()
@@ -66,13 +66,13 @@ def _wait_ir(isa: Isa) -> str:
     module.declare("sched_yield", "i32", ())
     with module.kernel("wait") as f:
         x, turns = f.fields(f.params[0], _Args, "x", "turns")
-        f.do(f"store atomic i64 1, {x} seq_cst, align 8")
+        f.emit(f"store atomic i64 1, {x} seq_cst, align 8")
         answer = f.at(x, f.const(1), "i64")
-        with f.repeat([f.const(0)]) as turn:
+        with f.repeat([f.const(0)]) as loop:
             f.call("sched_yield", "i32")
-            taken = turn.carried[0] + 1
+            taken = loop.carried[0] + 1
             is_answered = f.op(f"load atomic i64, {answer} seq_cst, align 8", "i64").compare("ne", 0)
-            turn.again(is_answered.compare("eq", 0) & (taken < turns), [taken])
+            loop.repeat_if(is_answered.compare("eq", 0) & (taken < turns), [taken])
         f.store(f.load(answer, "i64"), f.at(x, f.const(2), "i64"))
     return module.text()
 
@@ -248,7 +248,7 @@ def test_entries_can_be_resized_between_walks(host: Library, increment: int) -> 
     table.add(increment, _Args(x.ctypes.data, 0), 10)
     with ThreadPool(2, host) as pool:
         pool.walk(table)
-        table.share(np.int64([[100, 7]]))
+        table.set_shares(np.int64([[100, 7]]))
         pool.walk(table)
     assert (x[:10] == 2).all()
     assert (x[10:] == 1).all()

@@ -18,8 +18,8 @@ from pliant.kernels.tiles.gemm_split import (
     units_split,
 )
 from tests.kernels import reference
-from tests.kernels.calling import address, call, floats, guarded
 from tests.kernels.coded_matrices import Coded, coded
+from tests.kernels.kernel_call import address, call, floats, guarded
 from tests.rows import TILE_ROWS, integer_name
 
 ALL = (1, 2, 3, 4, 5, 6, F16, BF16, BF16_PAIRS, F32)

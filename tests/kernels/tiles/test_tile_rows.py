@@ -27,7 +27,7 @@ from pliant.kernels.tiles.tile_rows import (
     sums_bytes,
     write_tile_rows,
 )
-from tests.kernels.calling import KERNEL, address
+from tests.kernels.kernel_call import KERNEL, address
 from tests.kernels.spills import inner_loops
 from tests.kernels.tiles.amx_trap import Executed, Trap
 from tests.rows import TILE_ROWS, integer_name

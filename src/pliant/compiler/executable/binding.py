@@ -119,7 +119,7 @@ class BoundProgram:
     def cut(self, n: int, shares: Int64[np.ndarray, "calls 2"]) -> None:
         """Set the extent to `n` and each call's units and grain."""
         self._words[self._extents] = n
-        self._table.share(shares)
+        self._table.set_shares(shares)
 
     def resize(self, numbers: ProgramNumbers) -> None:
         """Change the program to other sizes."""
@@ -127,7 +127,7 @@ class BoundProgram:
             self._arguments.view(type_)[at] = values
         self._offsets, self._copies, self._outputs = numbers.offsets, numbers.copies, numbers.outputs
         self._is_stale = True
-        self._table.share(numbers.shares)
+        self._table.set_shares(numbers.shares)
 
     def check(self) -> None:
         """After a walk: raise InputError if a kernel reported an index out of range."""

@@ -19,8 +19,8 @@ def load_kernels(kernels: Mapping[str, Kernel], library: Library) -> dict[str, i
     """
     version = lowering_version()
     if version is None:
-        return library.functions({name: partial(k.ir, library.isa) for name, k in kernels.items()})
-    noted = library.generated(
+        return library.load_functions({name: partial(k.ir, library.isa) for name, k in kernels.items()})
+    noted = library.load_generated(
         {f"{version}\n{name}": partial(k.ir, library.isa) for name, k in kernels.items()}
     )
     return {name: noted[f"{version}\n{name}"][name] for name in kernels}

@@ -129,57 +129,57 @@ def attention_name(head_dim: int, value_dim: int | None = None) -> str:
 def attention_ir(isa: Isa, head_dim: int, value_dim: int | None = None) -> str:
     """The kernel `attention_name(...)` with AttentionArgs."""
     module = Module(isa)
-    strip = write_blocks(module, head_dim, value_dim or head_dim)
+    shape = write_blocks(module, head_dim, value_dim or head_dim)
     with module.kernel(attention_name(head_dim, value_dim)) as f:
         args, lo, hi, scratch = f.params
         (n_rows,) = f.fields(args, AttentionArgs, "n_rows")
         n_heads, group = f.fields(args, AttentionArgs, "n_heads", "group")
         rows = block_rows(isa)
         per_head = (n_rows + (rows - 1)) // rows
-        with f.loop(lo, hi, carry=[f.const(-1), f.const(-1)]) as turn:
-            whole = turn.index // per_head
+        with f.loop(lo, hi, carry=[f.const(-1), f.const(-1)]) as loop:
+            whole = loop.index // per_head
             batch, head = whole // n_heads, whole % n_heads
             shared = head // group
-            is_new = batch.compare("ne", turn.carried[0]) | shared.compare("ne", turn.carried[1])
+            is_new = batch.compare("ne", loop.carried[0]) | shared.compare("ne", loop.carried[1])
             with f.when(is_new):
-                copy_head_to_scratch(f, args, scratch, batch, shared, strip)
-            first = (turn.index % per_head) * rows
+                copy_head_to_scratch(f, args, scratch, batch, shared, shape)
+            first = (loop.index % per_head) * rows
             call_block(f, args, scratch, batch, head, first, n_rows)
-            turn.carry([batch, shared])
+            loop.carry([batch, shared])
         end_blocks(f)
     return module.text()
 
 
 def write_blocks(module: Module, key_dim: int, value_dim: int) -> BlockShape:
-    """Define the functions that `call_block` calls, for heads of these columns; returns a strip of one
-    vector, for `copy_head`.
+    """Define the functions that `call_block` calls, for heads of these columns; returns the shape of
+    blocks of one vector, for `copy_head`.
     """
     isa = module.isa
-    strips = [
+    shapes = [
         BlockShape(key_dim, value_dim, n, block_rows(isa), isa.lanes, isa.registers)
         for n in range(1, block_vectors(isa) + 1)
     ]
     if isa.has_tiles:
         write_tile_rows(module, "bf16", 2)
-        strips += [replace(strip, is_tiled=True) for strip in strips]
-    for strip in strips:
-        _write_attend(module, strip)
-    return strips[0]
+        shapes += [replace(shape, is_tiled=True) for shape in shapes]
+    for shape in shapes:
+        _write_attend(module, shape)
+    return shapes[0]
 
 
 def copy_head_to_scratch(
-    f: Function, args: Value, scratch: Value, batch: Value, head: Value, strip: BlockShape
+    f: Function, args: Value, scratch: Value, batch: Value, head: Value, shape: BlockShape
 ) -> None:
     """Copy a head's keys and values to scratch, for all blocks of its rows."""
     n_rows, n_tokens = f.fields(args, AttentionArgs, "n_rows", "n_tokens")
     k, v = (head_rows(f, args, name, batch, head) for name in ("k", "v"))
 
     def to_vectors() -> list[Value]:
-        copy_head(f, k, v, n_tokens, lay_out(f, scratch, n_tokens, strip), strip)
+        copy_head(f, k, v, n_tokens, lay_out(f, scratch, n_tokens, shape), shape)
         return []
 
     def to_tiles() -> list[Value]:
-        copy_to_tiles(f, k, v, n_tokens, lay_out_tiles(f, scratch, n_tokens, strip), strip)
+        copy_to_tiles(f, k, v, n_tokens, lay_out_tiles(f, scratch, n_tokens, shape), shape)
         return []
 
     if f.isa.has_tiles:
@@ -221,49 +221,49 @@ def head_rows(f: Function, args: Value, name: str, batch: Value, head: Value) ->
     return f.at(pointer, batch * by_batch + head * by_head), row
 
 
-def _write_attend(module: Module, strip: BlockShape) -> None:
+def _write_attend(module: Module, shape: BlockShape) -> None:
     """`attend<vectors>(args, scratch, batch, head, first)`: one block of rows, from row `first` on."""
     params = [("args", "ptr"), ("scratch", "ptr"), ("batch", "i64"), ("head", "i64"), ("first", "i64")]
-    name = f"attend{strip.vectors}{_TILED if strip.is_tiled else ''}"
+    name = f"attend{shape.vectors}{_TILED if shape.is_tiled else ''}"
     with module.function(name, params, attributes="noinline", is_exported=False) as f:
-        config = config_space(f) if strip.is_tiled else None
+        config = config_space(f) if shape.is_tiled else None
         args, scratch, batch, head, first = f.params
         names = ("n_rows", "n_tokens", "scale", "mask", "is_causal", "shift", "is_empty_zero")
         n_rows, n_tokens, scale, mask, is_causal, shift, is_empty_zero = f.fields(args, AttentionArgs, *names)
-        tiled = lay_out_tiles(f, scratch, n_tokens, strip) if strip.is_tiled else None
-        arrays = tiled.plain if tiled else lay_out(f, scratch, n_tokens, strip)
+        tiled = lay_out_tiles(f, scratch, n_tokens, shape) if shape.is_tiled else None
+        arrays = tiled.plain if tiled else lay_out(f, scratch, n_tokens, shape)
         # Lanes past the last row repeat it, so that no read is out of bounds; their results are not stored.
-        rows = [f.least(first + i, n_rows - 1) for i in range(strip.rows)]
+        rows = [f.least(first + i, n_rows - 1) for i in range(shape.rows)]
         q = head_rows(f, args, "q", batch, head)
         factor = scale * log2(euler)
         # Keys that no row of the block sees are skipped, except one, so that there is a maximum.
-        seen = f.least(first + strip.rows + shift, n_tokens)
+        seen = f.least(first + shape.rows + shift, n_tokens)
         seen = f.select(seen < 1, f.const(1), seen)
         n_keys = f.select(is_causal.compare("ne", 0), seen, n_tokens)
         if tiled and config:
-            tops = score_in_tiles(f, strip, config, q, rows, factor, n_keys, tiled)
+            tops = score_in_tiles(f, shape, config, q, rows, factor, n_keys, tiled)
         else:
-            fill_queries(f, strip, *q, rows, factor, arrays.queries)
-            tops = score(f, strip, n_keys, arrays)
+            fill_queries(f, shape, *q, rows, factor, arrays.queries)
+            tops = score(f, shape, n_keys, arrays)
 
         def masked() -> list[Value]:
             start, ld = head_rows(f, args, "mask", batch, head)
-            return add_mask(f, strip, n_keys, arrays, start, ld, rows)
+            return add_mask(f, shape, n_keys, arrays, start, ld, rows)
 
         tops = f.choose(mask.compare("ne", 0), masked, lambda: tops)
         tops = f.choose(
             is_causal.compare("ne", 0),
-            lambda: mask_later_keys(f, strip, n_keys, arrays, first + shift),
+            lambda: mask_later_keys(f, shape, n_keys, arrays, first + shift),
             lambda: tops,
         )
-        shares = exponentiate(f, strip, n_keys, arrays, tops)
+        shares = exponentiate(f, shape, n_keys, arrays, tops)
         zeroes = f.splat(is_empty_zero.compare("ne", 0))
         empty = [share.compare("uno", share) & zeroes for share in shares]
         if tiled and config:
-            weigh_in_tiles(f, strip, config, n_keys, tiled, shares, empty)
+            weigh_in_tiles(f, shape, config, n_keys, tiled, shares, empty)
         else:
-            weigh(f, strip, n_tokens, n_keys, arrays, shares, empty)
+            weigh(f, shape, n_tokens, n_keys, arrays, shares, empty)
         out, ld_out = head_rows(f, args, "out", batch, head)
         destination = f.at(out, first * ld_out)
-        write_rows(f, strip, f.least(n_rows - first, strip.rows), arrays.outputs, destination, ld_out)
+        write_rows(f, shape, f.least(n_rows - first, shape.rows), arrays.outputs, destination, ld_out)
         f.ret()

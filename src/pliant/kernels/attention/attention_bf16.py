@@ -54,19 +54,19 @@ class TiledScratch:
 
 def tiled_floats(key_dim: int, value_dim: int, n_tokens: int, block_rows: int) -> int:
     """The size of the arrays of `lay_out_tiles`, in floats."""
-    tokens, columns = _up(n_tokens), padded(value_dim)
-    return (_up(key_dim) + columns + 2 * block_rows) * tokens + (_up(key_dim) + 2 * columns) * block_rows
+    tokens, columns = _pad(n_tokens), padded(value_dim)
+    return (_pad(key_dim) + columns + 2 * block_rows) * tokens + (_pad(key_dim) + 2 * columns) * block_rows
 
 
-def lay_out_tiles(f: Function, base: Value, n_tokens: Value, strip: BlockShape) -> TiledScratch:
+def lay_out_tiles(f: Function, base: Value, n_tokens: Value, shape: BlockShape) -> TiledScratch:
     """The addresses of the arrays in a thread's scratch."""
-    tokens, rows = (n_tokens + (_TOKENS - 1)) & -_TOKENS, strip.block_rows
-    values = f.at(base, tokens * _up(strip.key_dim))
-    scores = f.at(values, tokens * strip.values)
+    tokens, rows = (n_tokens + (_TOKENS - 1)) & -_TOKENS, shape.block_rows
+    values = f.at(base, tokens * _pad(shape.key_dim))
+    scores = f.at(values, tokens * shape.values)
     weights = f.at(scores, tokens * rows)
     queries = f.at(weights, tokens * rows)
-    sums = f.at(queries, _up(strip.key_dim) * rows)
-    outputs = f.at(sums, strip.values * rows)
+    sums = f.at(queries, _pad(shape.key_dim) * rows)
+    outputs = f.at(sums, shape.values * rows)
     return TiledScratch(Scratch(base, values, scores, queries, outputs), weights, sums, tokens)
 
 
@@ -76,19 +76,21 @@ def copy_to_tiles(
     v: StridedRows,
     n_tokens: Value,
     at: TiledScratch,
-    strip: BlockShape,
+    shape: BlockShape,
 ) -> None:
     """Copy a head's keys and values into scratch; each is given as its first row and the row stride."""
-    columns = _up(strip.key_dim)
+    columns = _pad(shape.key_dim)
     with f.each(0, n_tokens) as token:
         row, to = f.at(k[0], token * k[1]), f.at(at.plain.keys, token * columns)
         for column in range(0, columns, 2 * f.lanes):
-            low, high = (split_floats(f, _columns(f, row, column + i, strip.key_dim)) for i in (0, f.lanes))
+            low, high = (split_floats(f, _columns(f, row, column + i, shape.key_dim)) for i in (0, f.lanes))
             for part, two in enumerate(zip(low, high, strict=True)):
                 f.store(round_row(f, *two), f.at(to, (part * columns + column) // 2))
     with f.each(0, at.tokens, _AT_ONCE) as token:
-        for column in range(0, strip.values, f.lanes):
-            rows = [_row_of(f, v, token + i, n_tokens, column, strip.value_dim) for i in range(_AT_ONCE)]
+        for column in range(0, shape.values, f.lanes):
+            rows = [
+                _token_columns(f, v, token + i, n_tokens, column, shape.value_dim) for i in range(_AT_ONCE)
+            ]
             for part, of_rows in enumerate(zip(*(split_floats(f, x) for x in rows), strict=True)):
                 pairs = [round_pairs(f, *of_rows[i : i + 2]) for i in range(0, _AT_ONCE, 2)]
                 four = transpose(f, [f.cast("bitcast", x, f.vec) for x in pairs])
@@ -100,7 +102,7 @@ def copy_to_tiles(
 
 def score_in_tiles(
     f: Function,
-    strip: BlockShape,
+    shape: BlockShape,
     config: Value,
     q: StridedRows,
     rows: Sequence[Value],
@@ -109,22 +111,22 @@ def score_in_tiles(
     at: TiledScratch,
 ) -> list[Value]:
     """scores of `rows` of q with all keys, and their maxima."""
-    columns = _up(strip.key_dim)
-    _fill_queries(f, strip, q, rows, scale, at)
+    columns = _pad(shape.key_dim)
+    _fill_queries(f, shape, q, rows, scale, at)
     keys = LeftRows(at.plain.keys, f.const(4 * columns), f.const(2 * columns))
-    queries = [_group(f, at.plain.queries, f.const(columns // 2), i) for i in range(2 * strip.vectors)]
+    queries = [_group(f, at.plain.queries, f.const(columns // 2), i) for i in range(2 * shape.vectors)]
     one = f.const(1, "i1")
-    upper, lower = queries[: strip.vectors], queries[strip.vectors :]
+    upper, lower = queries[: shape.vectors], queries[shape.vectors :]
     multiply_parts(f, config, keys, upper, lower, at.plain.scores, n_keys, f.const(columns // 2), one)
-    with f.loop(0, n_keys, carry=[f.const(float("-inf"), f.vec)] * strip.vectors) as turn:
-        found = [f.load(strip.score(f, at.plain, turn.index, v), f.vec) for v in range(strip.vectors)]
-        turn.carry([vmath.largest(f, x, top) for x, top in zip(found, turn.carried, strict=True)])
-    return turn.carried
+    with f.loop(0, n_keys, carry=[f.const(float("-inf"), f.vec)] * shape.vectors) as loop:
+        found = [f.load(shape.score(f, at.plain, loop.index, v), f.vec) for v in range(shape.vectors)]
+        loop.carry([vmath.largest(f, x, top) for x, top in zip(found, loop.carried, strict=True)])
+    return loop.carried
 
 
 def weigh_in_tiles(
     f: Function,
-    strip: BlockShape,
+    shape: BlockShape,
     config: Value,
     n_keys: Value,
     at: TiledScratch,
@@ -137,39 +139,39 @@ def weigh_in_tiles(
     """
     zero, pairs, whole = f.const(0.0, f.vec), (n_keys + 1) >> 1, at.tokens >> 1
     with f.when((n_keys & 1).compare("ne", 0)):
-        for v in range(strip.vectors):
-            f.store(zero, strip.score(f, at.plain, n_keys, v))
-    groups = [_group(f, at.weights, whole, i) for i in range(2 * strip.vectors)]
+        for v in range(shape.vectors):
+            f.store(zero, shape.score(f, at.plain, n_keys, v))
+    groups = [_group(f, at.weights, whole, i) for i in range(2 * shape.vectors)]
     with f.each(0, pairs) as pair:
-        for v in range(strip.vectors):
-            two = [f.load(strip.score(f, at.plain, pair * 2 + i, v), f.vec) for i in range(2)]
-            store_parts(f, two, [f.at(groups[p * strip.vectors + v], pair * _GROUP) for p in range(2)])
+        for v in range(shape.vectors):
+            two = [f.load(shape.score(f, at.plain, pair * 2 + i, v), f.vec) for i in range(2)]
+            store_parts(f, two, [f.at(groups[p * shape.vectors + v], pair * _GROUP) for p in range(2)])
     values = LeftRows(at.plain.values, at.tokens * 4, at.tokens * 2)
-    upper, lower, one = groups[: strip.vectors], groups[strip.vectors :], f.const(1, "i1")
-    multiply_parts(f, config, values, upper, lower, at.sums, f.const(strip.values), pairs, one)
-    with f.each(0, strip.values, QUAD) as column:
+    upper, lower, one = groups[: shape.vectors], groups[shape.vectors :], f.const(1, "i1")
+    multiply_parts(f, config, values, upper, lower, at.sums, f.const(shape.values), pairs, one)
+    with f.each(0, shape.values, QUAD) as column:
         for v, share in enumerate(shares):
-            block = ((column >> 4) * strip.vectors + v) * (_GROUP * _GROUP)
+            block = ((column >> 4) * shape.vectors + v) * (_GROUP * _GROUP)
             first = block + (column & (_GROUP - 1)) * _GROUP
             four = [f.load(f.at(at.sums, first + i * _GROUP), f.vec) * share for i in range(QUAD)]
-            store_rows(f, strip, [f.select(empty[v], zero, x) for x in four], v, column, at.plain.outputs)
+            store_rows(f, shape, [f.select(empty[v], zero, x) for x in four], v, column, at.plain.outputs)
 
 
 def _fill_queries(
-    f: Function, strip: BlockShape, q: StridedRows, rows: Sequence[Value], scale: Value, at: TiledScratch
+    f: Function, shape: BlockShape, q: StridedRows, rows: Sequence[Value], scale: Value, at: TiledScratch
 ) -> None:
-    factor, columns = f.splat(scale), _up(strip.key_dim)
-    whole, words = strip.key_dim // QUAD * QUAD, f.const(columns // 2)
-    for v in range(strip.vectors):
+    factor, columns = f.splat(scale), _pad(shape.key_dim)
+    whole, words = shape.key_dim // QUAD * QUAD, f.const(columns // 2)
+    for v in range(shape.vectors):
         starts = [f.at(q[0], row * q[1]) for row in rows[v * f.lanes : (v + 1) * f.lanes]]
-        groups = [_group(f, at.plain.queries, words, p * strip.vectors + v) for p in range(2)]
+        groups = [_group(f, at.plain.queries, words, p * shape.vectors + v) for p in range(2)]
         with f.each(0, whole, QUAD) as column:
             quad = [x * factor for x in quad_of_rows(f, starts, column)]
             for i in (0, 2):
                 store_parts(f, quad[i : i + 2], [f.at(g, (column + i) * (_GROUP // 2)) for g in groups])
         for last in range(whole, columns, 2):
             two = [
-                rows_at(f, starts, f.const(c)) * factor if c < strip.key_dim else f.const(0.0, f.vec)
+                rows_at(f, starts, f.const(c)) * factor if c < shape.key_dim else f.const(0.0, f.vec)
                 for c in (last, last + 1)
             ]
             store_parts(f, two, [f.at(g, last * (_GROUP // 2)) for g in groups])
@@ -190,11 +192,11 @@ def _columns(f: Function, row: Value, first: int, n: int) -> Value:
     return x
 
 
-def _row_of(f: Function, v: StridedRows, token: Value, n_tokens: Value, first: int, n: int) -> Value:
+def _token_columns(f: Function, v: StridedRows, token: Value, n_tokens: Value, first: int, n: int) -> Value:
     """As `_columns`, of a token; zeros if there is none."""
     row = f.at(v[0], f.least(token, n_tokens - 1) * v[1])
     return f.select(f.splat(token < n_tokens), _columns(f, row, first, n), f.const(0.0, f.vec))
 
 
-def _up(n: int) -> int:
+def _pad(n: int) -> int:
     return -(-n // _TOKENS) * _TOKENS

@@ -13,68 +13,69 @@ _LOWEST = -3.0e38  # the lower limit of masks: the lowest float times log2(e) wo
 
 
 def add_mask(
-    f: Function, strip: BlockShape, n_keys: Value, at: Scratch, mask: Value, ld: Value, rows: Sequence[Value]
+    f: Function, shape: BlockShape, n_keys: Value, at: Scratch, mask: Value, ld: Value, rows: Sequence[Value]
 ) -> list[Value]:
     """Add log2(e) * mask to the scores; returns the new maxima. `ld` is 0 where all rows share a mask."""
-    lowest = [f.const(-inf, f.vec)] * strip.vectors
+    lowest = [f.const(-inf, f.vec)] * shape.vectors
 
     def shared() -> list[Value]:
-        with f.loop(0, n_keys, carry=lowest) as turn:
-            by = _scaled(f, f.splat(f.load(f.at(mask, turn.index))))
-            every = dict.fromkeys(range(strip.vectors), by)
-            turn.carry(_shift(f, strip, at, turn.index, every, turn.carried))
-        return turn.carried
+        with f.loop(0, n_keys, carry=lowest) as loop:
+            by = _scale_mask(f, f.splat(f.load(f.at(mask, loop.index))))
+            every = dict.fromkeys(range(shape.vectors), by)
+            loop.carry(_shift(f, shape, at, loop.index, every, loop.carried))
+        return loop.carried
 
     def by_row() -> list[Value]:
         starts = [f.at(mask, row * ld) for row in rows]
-        blocks = [starts[v * f.lanes : (v + 1) * f.lanes] for v in range(strip.vectors)]
+        blocks = [starts[v * f.lanes : (v + 1) * f.lanes] for v in range(shape.vectors)]
         whole = n_keys & -QUAD
-        with f.loop(0, whole, QUAD, carry=lowest) as turn:
-            tops = turn.carried
+        with f.loop(0, whole, QUAD, carry=lowest) as loop:
+            tops = loop.carried
             for v, block in enumerate(blocks):
-                for i, row in enumerate(quad_of_rows(f, block, turn.index)):
-                    tops = _shift(f, strip, at, turn.index + i, {v: _scaled(f, row)}, tops)
-                    tops = f.pinned(tops)  # else all blocks are transposed before the first is added
-            turn.carry(tops)
-        with f.loop(whole, n_keys, carry=turn.carried) as rest:
-            by = {v: _scaled(f, rows_at(f, block, rest.index)) for v, block in enumerate(blocks)}
-            rest.carry(_shift(f, strip, at, rest.index, by, rest.carried))
+                for i, row in enumerate(quad_of_rows(f, block, loop.index)):
+                    tops = _shift(f, shape, at, loop.index + i, {v: _scale_mask(f, row)}, tops)
+                    tops = f.pin(tops)  # else all blocks are transposed before the first is added
+            loop.carry(tops)
+        with f.loop(whole, n_keys, carry=loop.carried) as rest:
+            by = {v: _scale_mask(f, rows_at(f, block, rest.index)) for v, block in enumerate(blocks)}
+            rest.carry(_shift(f, shape, at, rest.index, by, rest.carried))
         return rest.carried
 
     return f.choose(ld.compare("eq", 0), shared, by_row)
 
 
-def mask_later_keys(f: Function, strip: BlockShape, n_keys: Value, at: Scratch, last: Value) -> list[Value]:
+def mask_later_keys(f: Function, shape: BlockShape, n_keys: Value, at: Scratch, last: Value) -> list[Value]:
     """Hide keys after `last` + i from row i of the block; returns the new maxima."""
     numbers = [
-        f.splat(last) + f.lanes_of(range(v * f.lanes, (v + 1) * f.lanes), "i64") for v in range(strip.vectors)
+        f.splat(last) + f.const_lanes(range(v * f.lanes, (v + 1) * f.lanes), "i64")
+        for v in range(shape.vectors)
     ]
     hidden = f.const(-inf, f.vec)
-    with f.loop(0, n_keys, carry=[hidden] * strip.vectors) as turn:
-        key = f.splat(turn.index)
+    with f.loop(0, n_keys, carry=[hidden] * shape.vectors) as loop:
+        key = f.splat(loop.index)
 
         def hide(v: int, score: Value) -> Value:
             return f.select(key > numbers[v], hidden, score)
 
-        turn.carry(_change(f, strip, at, turn.index, hide, turn.carried, range(strip.vectors)))
-    return turn.carried
+        loop.carry(_change(f, shape, at, loop.index, hide, loop.carried, range(shape.vectors)))
+    return loop.carried
 
 
-def _scaled(f: Function, mask: Value) -> Value:
+def _scale_mask(f: Function, mask: Value) -> Value:
     by = mask * log2(euler)
     return f.select((by < _LOWEST) & (mask > -inf), f.const(_LOWEST, f.vec), by)
 
 
 def _shift(
-    f: Function, strip: BlockShape, at: Scratch, key: Value, by: Mapping[int, Value], tops: Sequence[Value]
+    f: Function, shape: BlockShape, at: Scratch, key: Value, by: Mapping[int, Value], tops: Sequence[Value]
 ) -> list[Value]:
     """Add `by` to the scores, for the vectors of rows in `by`."""
-    return _change(f, strip, at, key, lambda v, score: score + by[v], tops, by)
+    return _change(f, shape, at, key, lambda v, score: score + by[v], tops, by)
 
 
 def _change(
     f: Function,
-    strip: BlockShape,
+    shape: BlockShape,
     at: Scratch,
     key: Value,
     change: Callable[[int, Value], Value],
@@ -84,7 +85,7 @@ def _change(
     """Change a key's scores in place; returns the maxima."""
     found = list(tops)
     for v in vectors:
-        place = strip.score(f, at, key, v)
+        place = shape.score(f, at, key, v)
         score = change(v, f.load(place, f.vec))
         f.store(score, place)
         found[v] = largest(f, score, tops[v])

@@ -77,12 +77,12 @@ def padded(columns: int) -> int:
     return -(-columns // 16) * 16
 
 
-def lay_out(f: Function, base: Value, n_tokens: Value, strip: BlockShape) -> Scratch:
+def lay_out(f: Function, base: Value, n_tokens: Value, shape: BlockShape) -> Scratch:
     """The addresses of the arrays in a thread's scratch; `scratch_floats` is their size."""
-    values = f.at(base, n_tokens * strip.keys)
-    scores = f.at(values, n_tokens * strip.values)
-    queries = f.at(scores, n_tokens * strip.block_rows)
-    return Scratch(base, values, scores, queries, f.at(queries, strip.block_rows * strip.keys))
+    values = f.at(base, n_tokens * shape.keys)
+    scores = f.at(values, n_tokens * shape.values)
+    queries = f.at(scores, n_tokens * shape.block_rows)
+    return Scratch(base, values, scores, queries, f.at(queries, shape.block_rows * shape.keys))
 
 
 def scratch_floats(key_dim: int, value_dim: int, n_tokens: int, block_rows: int) -> int:
@@ -97,19 +97,19 @@ def copy_head(
     v: tuple[Value, Value],
     n_tokens: Value,
     to: Scratch,
-    strip: BlockShape,
+    shape: BlockShape,
 ) -> None:
     """Copy a head's keys and values into scratch; each is given as its first row and the row stride."""
-    four = strip.value_dim // QUAD * QUAD
+    four = shape.value_dim // QUAD * QUAD
     with f.each(0, n_tokens) as token:
-        _copy_row(f, f.at(k[0], token * k[1]), f.at(to.keys, token * strip.keys), strip.key_dim, strip.keys)
+        _copy_row(f, f.at(k[0], token * k[1]), f.at(to.keys, token * shape.keys), shape.key_dim, shape.keys)
         row = f.at(v[0], token * v[1])
-        for column in range(0, strip.values, QUAD):
+        for column in range(0, shape.values, QUAD):
             place = f.at(to.values, (n_tokens * (column // QUAD) + token) * QUAD)
             if column < four:
                 f.store(f.load(f.at(row, column), _FOUR_FLOATS), place)
             else:
-                _copy_row(f, f.at(row, column), place, max(strip.value_dim - column, 0), QUAD)
+                _copy_row(f, f.at(row, column), place, max(shape.value_dim - column, 0), QUAD)
 
 
 def _copy_row(f: Function, row: Value, to: Value, n: int, n_padded: int) -> None:
@@ -123,21 +123,21 @@ def _copy_row(f: Function, row: Value, to: Value, n: int, n_padded: int) -> None
 
 
 def fill_queries(
-    f: Function, strip: BlockShape, q: Value, ld: Value, rows: Sequence[Value], scale: Value, to: Value
+    f: Function, shape: BlockShape, q: Value, ld: Value, rows: Sequence[Value], scale: Value, to: Value
 ) -> None:
     """Transpose `rows` of q, one a lane, into [column][lane], times `scale`."""
     factor = f.splat(scale)
-    whole = strip.key_dim // QUAD * QUAD
-    for v in range(strip.vectors):
+    whole = shape.key_dim // QUAD * QUAD
+    for v in range(shape.vectors):
         starts = [f.at(q, row * ld) for row in rows[v * f.lanes : (v + 1) * f.lanes]]
         with f.each(0, whole, QUAD) as column:
             for i, lanes in enumerate(quad_of_rows(f, starts, column)):
-                f.store(lanes * factor, f.at(to, (column + i) * strip.rows + v * f.lanes))
-        for last in range(whole, strip.keys):
+                f.store(lanes * factor, f.at(to, (column + i) * shape.rows + v * f.lanes))
+        for last in range(whole, shape.keys):
             lanes = f.const(0.0, f.vec)
-            if last < strip.key_dim:
+            if last < shape.key_dim:
                 lanes = rows_at(f, starts, f.const(last)) * factor
-            f.store(lanes, f.at(to, last * strip.rows + v * f.lanes))
+            f.store(lanes, f.at(to, last * shape.rows + v * f.lanes))
 
 
 def quad_of_rows(f: Function, starts: Sequence[Value], column: Value) -> list[Value]:
@@ -154,48 +154,48 @@ def rows_at(f: Function, starts: Sequence[Value], column: Value) -> Value:
     return lanes
 
 
-def score(f: Function, strip: BlockShape, n_tokens: Value, at: Scratch) -> list[Value]:
+def score(f: Function, shape: BlockShape, n_tokens: Value, at: Scratch) -> list[Value]:
     """Compute scores[key][row] for all keys; returns the maxima over keys, one vector per vector of rows."""
-    keys = QUAD * strip.quads
-    lowest = [f.const(float("-inf"), f.vec)] * strip.vectors
+    keys = QUAD * shape.quads
+    lowest = [f.const(float("-inf"), f.vec)] * shape.vectors
 
     def by_tiles() -> list[Value]:
         # The last tile may overlap the one before: some scores are computed twice, but none out of bounds.
-        with f.loop(0, n_tokens, keys, lowest) as turn:
-            first = f.least(turn.index, n_tokens - keys)
-            turn.carry(_score_tile(f, strip, first, keys, at, turn.carried))
-        return turn.carried
+        with f.loop(0, n_tokens, keys, lowest) as loop:
+            first = f.least(loop.index, n_tokens - keys)
+            loop.carry(_score_tile(f, shape, first, keys, at, loop.carried))
+        return loop.carried
 
     def one_by_one() -> list[Value]:
-        with f.loop(0, n_tokens, 1, lowest) as turn:
-            turn.carry(_score_tile(f, strip, turn.index, 1, at, turn.carried))
-        return turn.carried
+        with f.loop(0, n_tokens, 1, lowest) as loop:
+            loop.carry(_score_tile(f, shape, loop.index, 1, at, loop.carried))
+        return loop.carried
 
     return f.choose(n_tokens >= keys, by_tiles, one_by_one)
 
 
 def exponentiate(
-    f: Function, strip: BlockShape, n_tokens: Value, at: Scratch, tops: Sequence[Value]
+    f: Function, shape: BlockShape, n_tokens: Value, at: Scratch, tops: Sequence[Value]
 ) -> list[Value]:
     """Replace scores by 2**(score - top); returns the reciprocals of their sums, one vector per vector of
     rows.
     """
 
     def add(vectors: Sequence[int], tops: Sequence[Value]) -> list[Value]:
-        with f.loop(0, n_tokens, 1, [f.const(0, f.vec)] * len(vectors)) as turn:
+        with f.loop(0, n_tokens, 1, [f.const(0, f.vec)] * len(vectors)) as loop:
             sums = []
-            for v, top, total in zip(vectors, tops, turn.carried, strict=True):
-                place = strip.score(f, at, turn.index, v)
+            for v, top, total in zip(vectors, tops, loop.carried, strict=True):
+                place = shape.score(f, at, loop.index, v)
                 weight = vmath.exp2_nonpositive(f, f.load(place, f.vec) - top)
                 f.store(weight, place)
                 sums.append(total + weight)
-            turn.carry(sums)
-        return [f.const(1.0, f.vec) / total for total in turn.carried]
+            loop.carry(sums)
+        return [f.const(1.0, f.vec) / total for total in loop.carried]
 
-    if strip.registers > 16:
-        return add(range(strip.vectors), tops)
+    if shape.registers > 16:
+        return add(range(shape.vectors), tops)
     # Registers hold the coefficients of exp2 and one vector of rows; the other vectors are kept in memory.
-    places = [f.at(at.outputs, v * f.lanes) for v in range(strip.vectors)]
+    places = [f.at(at.outputs, v * f.lanes) for v in range(shape.vectors)]
     for top, place in zip(tops, places, strict=True):
         f.store(top, place)
     for v, place in enumerate(places):
@@ -208,7 +208,7 @@ def exponentiate(
 
 def weigh(
     f: Function,
-    strip: BlockShape,
+    shape: BlockShape,
     n_tokens: Value,
     n_keys: Value,
     at: Scratch,
@@ -219,66 +219,66 @@ def weigh(
 
     Rows whose `empty` bit is set are zero.
     """
-    with f.each(0, strip.values, QUAD * strip.quads) as column:
+    with f.each(0, shape.values, QUAD * shape.quads) as column:
         start = f.at(at.values, n_tokens * column)
-        with f.loop(0, n_keys, 1, [f.const(0, f.vec)] * (QUAD * strip.quads * strip.vectors)) as turn:
-            weights = [f.load(strip.score(f, at, turn.index, v), f.vec) for v in range(strip.vectors)]
-            sums = list(turn.carried)
-            for c in range(QUAD * strip.quads):
-                quad = f.at(start, (n_tokens * (c // QUAD) + turn.index) * QUAD)
+        with f.loop(0, n_keys, 1, [f.const(0, f.vec)] * (QUAD * shape.quads * shape.vectors)) as loop:
+            weights = [f.load(shape.score(f, at, loop.index, v), f.vec) for v in range(shape.vectors)]
+            sums = list(loop.carried)
+            for c in range(QUAD * shape.quads):
+                quad = f.at(start, (n_tokens * (c // QUAD) + loop.index) * QUAD)
                 value = f.splat(f.load(f.at(quad, c % QUAD)))
                 for v, weight in enumerate(weights):
-                    i = c * strip.vectors + v
+                    i = c * shape.vectors + v
                     sums[i] = f.fma(weight, value, sums[i])
-            turn.carry(sums)
+            loop.carry(sums)
         zero = f.const(0.0, f.vec)
-        for q in range(strip.quads):
+        for q in range(shape.quads):
             for v, share in enumerate(shares):
-                four = [turn.carried[(q * QUAD + i) * strip.vectors + v] * share for i in range(QUAD)]
+                four = [loop.carried[(q * QUAD + i) * shape.vectors + v] * share for i in range(QUAD)]
                 four = [f.select(empty[v], zero, x) for x in four]
-                store_rows(f, strip, four, v, column + q * QUAD, at.outputs)
+                store_rows(f, shape, four, v, column + q * QUAD, at.outputs)
 
 
-def write_rows(f: Function, strip: BlockShape, count: Value, outputs: Value, out: Value, ld: Value) -> None:
+def write_rows(f: Function, shape: BlockShape, count: Value, outputs: Value, out: Value, ld: Value) -> None:
     """Copy the first `count` rows of outputs to rows of `out`."""
     with f.each(0, count) as row:
-        _copy_row(f, f.at(outputs, row * strip.values), f.at(out, row * ld), strip.value_dim, strip.value_dim)
+        _copy_row(f, f.at(outputs, row * shape.values), f.at(out, row * ld), shape.value_dim, shape.value_dim)
 
 
 def _score_tile(
-    f: Function, strip: BlockShape, first: Value, keys: int, at: Scratch, tops: Sequence[Value]
+    f: Function, shape: BlockShape, first: Value, keys: int, at: Scratch, tops: Sequence[Value]
 ) -> list[Value]:
-    start = f.at(at.keys, first * strip.keys)
-    with f.loop(0, strip.keys, _UNROLL, [f.const(0, f.vec)] * (keys * strip.vectors)) as turn:
-        sums = list(turn.carried)
+    start = f.at(at.keys, first * shape.keys)
+    with f.loop(0, shape.keys, _UNROLL, [f.const(0, f.vec)] * (keys * shape.vectors)) as loop:
+        sums = list(loop.carried)
         for u in range(_UNROLL):
-            column = turn.index + u
+            column = loop.index + u
             queries = [
-                f.load(f.at(at.queries, column * strip.rows + v * f.lanes), f.vec)
-                for v in range(strip.vectors)
+                f.load(f.at(at.queries, column * shape.rows + v * f.lanes), f.vec)
+                for v in range(shape.vectors)
             ]
             for k in range(keys):
-                key = f.splat(f.load(f.at(start, column + k * strip.keys)))
+                key = f.splat(f.load(f.at(start, column + k * shape.keys)))
                 for v, query in enumerate(queries):
-                    sums[k * strip.vectors + v] = f.fma(query, key, sums[k * strip.vectors + v])
-        turn.carry(sums)
+                    sums[k * shape.vectors + v] = f.fma(query, key, sums[k * shape.vectors + v])
+        loop.carry(sums)
     highest = list(tops)
-    for i, total in enumerate(turn.carried):
-        k, v = divmod(i, strip.vectors)
-        f.store(total, strip.score(f, at, first + k, v))
+    for i, total in enumerate(loop.carried):
+        k, v = divmod(i, shape.vectors)
+        f.store(total, shape.score(f, at, first + k, v))
         highest[v] = vmath.largest(f, total, highest[v])
     return highest
 
 
 def store_rows(
-    f: Function, strip: BlockShape, four: Sequence[Value], v: int, column: Value, to: Value
+    f: Function, shape: BlockShape, four: Sequence[Value], v: int, column: Value, to: Value
 ) -> None:
     """Store four columns, with rows in lanes, to [row][column]."""
     for i, wide in enumerate(transpose(f, four)):
         for part in range(f.lanes // QUAD):
             row = v * f.lanes + part * QUAD + i
             values = f.shuffle(wide, None, range(part * QUAD, (part + 1) * QUAD)) if f.lanes > QUAD else wide
-            f.store(values, f.at(to, column + row * strip.values))
+            f.store(values, f.at(to, column + row * shape.values))
 
 
 def transpose(f: Function, four: Sequence[Value]) -> list[Value]:

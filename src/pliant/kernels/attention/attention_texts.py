@@ -84,27 +84,27 @@ def texts_name(head_dim: int) -> str:
 def texts_ir(isa: Isa, head_dim: int) -> str:
     """The kernel `texts_name(head_dim)` with TextsArgs."""
     module = Module(isa)
-    strip = write_blocks(module, head_dim, head_dim)
+    shape = write_blocks(module, head_dim, head_dim)
     with module.kernel(texts_name(head_dim)) as f:
         args, lo, hi, own = f.params
         (blocks,) = f.fields(args, TextsArgs, "blocks")
         (n_heads,) = f.fields(args, AttentionArgs, "n_heads")
         scratch = f.at(own, _OWN_BYTES, "i8")
         zero, rows = f.const(0), block_rows(isa)
-        with f.loop(lo, hi, carry=[f.const(-1), f.const(-1)]) as turn:
-            block = f.at(blocks, turn.index // n_heads * BLOCK_WORDS, "i64")
+        with f.loop(lo, hi, carry=[f.const(-1), f.const(-1)]) as loop:
+            block = f.at(blocks, loop.index // n_heads * BLOCK_WORDS, "i64")
             words = (f.load(f.at(block, i, "i64"), "i64") for i in range(BLOCK_WORDS))
             first_row, n_tokens, before, text = words
             per_head = (n_tokens + (rows - 1)) // rows
-            unit = turn.index - before * n_heads
+            unit = loop.index - before * n_heads
             head, first = unit // per_head, unit % per_head * rows
-            is_new_text = before.compare("ne", turn.carried[0])
+            is_new_text = before.compare("ne", loop.carried[0])
             with f.when(is_new_text):
                 _write_own(f, args, own, first_row, n_tokens, text)
-            with f.when(is_new_text | head.compare("ne", turn.carried[1])):
-                copy_head_to_scratch(f, own, scratch, zero, head, strip)
+            with f.when(is_new_text | head.compare("ne", loop.carried[1])):
+                copy_head_to_scratch(f, own, scratch, zero, head, shape)
             call_block(f, own, scratch, zero, head, first, n_tokens)
-            turn.carry([before, head])
+            loop.carry([before, head])
         end_blocks(f)
     return module.text()
 

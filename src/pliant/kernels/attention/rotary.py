@@ -42,7 +42,7 @@ def rotary_ir(isa: Isa) -> str:
             at = (left // n_heads, left % n_heads, row)
             x, cos, sin = (_row(f, args, name, at) for name in ("x", "cos", "sin"))
             to = f.at(out, unit * n)
-            _turn(f, half, (x, cos, sin), to)
+            _rotate_pairs(f, half, (x, cos, sin), to)
             rest = half * 2
             source, target = f.at(x, rest), f.at(to, rest)
 
@@ -56,7 +56,7 @@ def rotary_ir(isa: Isa) -> str:
     return module.text()
 
 
-def _turn(f: Function, half: Value, rows: tuple[Value, Value, Value], to: Value) -> None:
+def _rotate_pairs(f: Function, half: Value, rows: tuple[Value, Value, Value], to: Value) -> None:
     (x, x2), (cos, cos2), (sin, sin2) = ((p, f.at(p, half)) for p in rows)
     to2 = f.at(to, half)
 

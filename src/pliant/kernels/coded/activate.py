@@ -20,7 +20,7 @@ def write_activations(module: Module) -> None:
                 p = f.at(c, row * ldc + column)
                 # Opaque, else LLVM turns in-place relu into a masked store, which is ten times slower on some
                 # CPUs.
-                f.store(function(f, f.opaque(f.load(p, f.vec))), p)
+                f.store(function(f, f.black_box(f.load(p, f.vec))), p)
 
         functions = vmath.ACTIVATIONS
         f.match(

@@ -57,8 +57,8 @@ def write_fill_lower(module: Module) -> None:
     ) as f:
         args, group = f.params
         n_segments, per_slice = f.fields(args, GemmArgs, "n_segments", "column_groups_per_slice")
-        with f.loop(0, n_segments, carry=[f.const(0)]) as turn:
-            desc, _, first_column = locate_slice(f, args, group // per_slice + turn.index)
+        with f.loop(0, n_segments, carry=[f.const(0)]) as loop:
+            desc, _, first_column = locate_slice(f, args, group // per_slice + loop.index)
             bits, starts, lower = f.fields(desc, SliceDesc, "bits", "outlier_rows", "table")
 
             def outliers() -> list[Value]:
@@ -69,8 +69,8 @@ def write_fill_lower(module: Module) -> None:
             is_exact = bits.compare("eq", BF16) | (bits.compare("eq", BF16_PAIRS) & lower.compare("eq", 0))
             full = f.select(is_exact, f.const(0), f.const(1))
             found = f.choose(bits <= 6, outliers, lambda: [full])
-            turn.carry([turn.carried[0] + found[0]])
-        f.ret(turn.carried[0])
+            loop.carry([loop.carried[0] + found[0]])
+        f.ret(loop.carried[0])
 
 
 def write_fill_bf16(module: Module) -> None:

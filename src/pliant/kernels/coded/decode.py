@@ -50,7 +50,7 @@ def decode_table(codebook: Float[np.ndarray, "centroids"], bits: int, isa: Isa) 
     words = np.ascontiguousarray(codebook, np.float32).view(np.uint32)
     assert not (words & 0xFFFF).any(), "centroids must be rounded to bfloat16"
     if isa.has_byte_permute:
-        return _aligned(table_64((words >> 16).astype(np.uint16), bits))
+        return _align(table_64((words >> 16).astype(np.uint16), bits))
     return _table(words, bits, isa, (16, 24))
 
 
@@ -68,7 +68,7 @@ def decode_table_int8(
     """As `decode_table`, with centroids as integer multiples of `step`."""
     steps = round_to_steps(codebook, step)
     if isa.has_byte_permute:
-        return _aligned(table_64(steps.astype(np.int8).view(np.uint8), bits))
+        return _align(table_64(steps.astype(np.int8).view(np.uint8), bits))
     return _table(steps.view(np.uint32), bits, isa, (0,))
 
 
@@ -83,7 +83,7 @@ def decode_columns(f: Function, planes: Sequence[Value], table: Value, emit: Wei
 
     A group's 16 columns are 16 / lanes such vectors; decoding one at a time keeps all data in registers.
     """
-    if not _by_bytes(f.isa):
+    if not _uses_byte_lookups(f.isa):
         words = [load_plane(f, p) for p in planes]
         if f.isa.has_byte_permute:
             for row, x in permute_rows(f, words, weave(words), table):
@@ -110,7 +110,7 @@ def decode_bfloats(f: Function, planes: Sequence[Value], table: Value, emit: Wei
 
 def decode_quads(f: Function, planes: Sequence[Value], table: Value, emit: WeightSink) -> None:
     """As `decode_columns`, from an int8 table: rows 4w .. 4w + 3 as bytes of i32 lanes, for w = 0..7."""
-    if _by_bytes(f.isa):
+    if _uses_byte_lookups(f.isa):
         for w, (x,) in look_up_bytes(f, planes, table, 1, keep_order):
             emit(w, bitcast_lanes(f, x, 8, "i32"))
         return
@@ -132,7 +132,7 @@ def decode_quads(f: Function, planes: Sequence[Value], table: Value, emit: Weigh
 
 def decode_pairs(f: Function, planes: Sequence[Value], table: Value, emit: WeightSink) -> None:
     """As `decode_quads`, rows 2i and 2i + 1 as int16 halves of i32 lanes; not for byte lookups."""
-    assert not _by_bytes(f.isa)
+    assert not _uses_byte_lookups(f.isa)
     words = [load_plane(f, p) for p in planes]
     before: list[Value] = []
 
@@ -150,13 +150,13 @@ def first_centroid(f: Function, table: Value) -> Value:
     """The value of code 0, from a table of any number of bits."""
     if f.isa.has_byte_permute:
         return f.cast("bitcast", f.cast("zext", f.load(table, "i16"), "i32") << 16, "float")
-    if not _by_bytes(f.isa):
+    if not _uses_byte_lookups(f.isa):
         return f.load(table)
     low, high = (f.cast("zext", f.load(f.at(table, at, "i8"), "i8"), "i32") for at in (0, 16))
     return f.cast("bitcast", (high << 24) | (low << 16), "float")
 
 
-def _by_bytes(isa: Isa) -> bool:
+def _uses_byte_lookups(isa: Isa) -> bool:
     return isa.name == "avx2"
 
 
@@ -166,24 +166,24 @@ def _table(
     """The 32-bit words by code; for byte lookups, the bytes at `shifts` of each word."""
     assert 1 <= bits <= 6
     assert words.shape == (1 << bits,)
-    if not _by_bytes(isa):
-        values = np.concatenate([words[_ordered(bits, u, by_bytes=False)] for u in range(_ORDERS)])
-        return _aligned(values.view(np.uint8))
+    if not _uses_byte_lookups(isa):
+        values = np.concatenate([words[_order_codes(bits, u, by_bytes=False)] for u in range(_ORDERS)])
+        return _align(values.view(np.uint8))
     rows = []
     for u in range(_ORDERS):
-        entries = words[_ordered(bits, u, by_bytes=True)].reshape(-1, 16)
+        entries = words[_order_codes(bits, u, by_bytes=True)].reshape(-1, 16)
         rows += [(e >> shift & 0xFF).astype(np.uint8) for e in entries for shift in shifts]
-    return _aligned(np.concatenate(rows))
+    return _align(np.concatenate(rows))
 
 
-def _aligned(raw: UInt8[np.ndarray, "bytes"]) -> UInt8[np.ndarray, "bytes"]:
+def _align(raw: UInt8[np.ndarray, "bytes"]) -> UInt8[np.ndarray, "bytes"]:
     out = aligned_bytes(raw.size)
     out[:] = raw
     return out
 
 
 @cache  # equal for all layers
-def _ordered(bits: int, u: int, *, by_bytes: bool) -> np.ndarray:
+def _order_codes(bits: int, u: int, *, by_bytes: bool) -> np.ndarray:
     """The codes in the order of table `u`, for byte or word lookups."""
     codes = _codes((_nibble_order if by_bytes else _word_order)(bits, u), bits)
     codes.flags.writeable = False
@@ -226,7 +226,7 @@ def _decode_words(f: Function, words: Sequence[Value], table: Value, emit: Weigh
     woven = weave(words)
     mixed = _mix_fifth(woven, words[4]) if bits >= 5 else woven * 2
     if bits == 6 and f.isa.name == "x86-64":  # else LLVM keeps their operands in registers as well
-        mixed = f.pinned(mixed)
+        mixed = f.pin(mixed)
     for v in range(32):
         w, b = v >> 2, v & 3
         offset = 8 * b + (4 if w >= 4 else 0) - (1 if bits >= 5 and w & 3 >= 2 else 0)

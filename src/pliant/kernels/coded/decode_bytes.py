@@ -54,7 +54,7 @@ def look_up_bytes(
     words = [order(f, load_plane(f, p), 0) for p in planes]
     woven = weave(words)
     if len(words) > 2:  # else LLVM keeps their operands in registers instead
-        woven = f.pinned(woven)
+        woven = f.pin(woven)
     masks = _masks(f, planes, words, order)
     tables = 1 << max(0, len(planes) - 4)
     for u in (3, 2, 1, 0):
@@ -62,7 +62,7 @@ def look_up_bytes(
         ways = list(zip((u, u + 4), choices, strict=True))
         # A table is read once for both halves of a byte if there are enough registers.
         for together in [ways] if tables <= 2 else [[way] for way in ways]:
-            (nibbles,) = woven[u : u + 1] = f.pinned([woven[u]])
+            (nibbles,) = woven[u : u + 1] = f.pin([woven[u]])
             indices = [
                 bitcast_lanes(f, (nibbles >> 4 if w > u else nibbles) & _LOW, 32, "i8") for w, _ in together
             ]
@@ -124,7 +124,7 @@ def _doubling(f: Function, word: Value) -> Iterator[Value]:
     """word, 2 word, 4 word, ... as bytes, in a form that LLVM does not turn back into shifts."""
     while True:
         yield bitcast_lanes(f, word, 32, "i8")
-        word = f.opaque(word) << 1
+        word = f.black_box(word) << 1
 
 
 def _look_up_one(f: Function, table: Value, at: Sequence[int], index: Value, masks: Sequence[Value]) -> Value:
@@ -135,7 +135,7 @@ def _look_up_one(f: Function, table: Value, at: Sequence[int], index: Value, mas
         half, (*before, mask) = len(at) // 2, masks
         low = _look_up_one(f, table, at[:half], index, before)
         if before:  # else LLVM loads all four tables first
-            (low,) = f.pinned([low])
+            (low,) = f.pin([low])
         return _blend(f, low, _look_up_one(f, table, at[half:], index, before), mask)
     entries = f.load(f.at(table, at[0], "i8"), vector(16, "i8"), 16)
     return _shuffle_bytes(f, f.shuffle(entries, None, [*range(16), *range(16)]), index)

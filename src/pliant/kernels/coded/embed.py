@@ -71,18 +71,18 @@ def embed_ir(isa: Isa, formats: EmbedFormats) -> str:
         out, ld, n, n_padded = f.fields(args, EmbedArgs, "out", "ld_out", "n", "n_padded")
         with f.each(lo, hi) as token:
             parts = [
-                _Part(f, args, "word", formats.word, _number(f, ids, token), n),
-                _Part(f, args, "position", formats.position, token + first, n),
+                _TableRow(f, args, "word", formats.word, _read_number(f, ids, token), n),
+                _TableRow(f, args, "position", formats.position, token + first, n),
             ]
             if formats.type is not None:
-                parts.append(_Part(f, args, "type", formats.type, _number(f, types, token), n))
+                parts.append(_TableRow(f, args, "type", formats.type, _read_number(f, types, token), n))
             row = f.at(out, token * ld)
-            _sum_parts(f, n, parts, row)
+            _sum_rows(f, n, parts, row)
             write_zeros(f, row, n, n_padded)
     return module.text()
 
 
-def _sum_parts(f: Function, n: Value, parts: "list[_Part]", row: Value) -> None:
+def _sum_rows(f: Function, n: Value, parts: "list[_Part]", row: Value) -> None:
     def visit(span: ColumnSpan, _: list[Value]) -> list[Value]:
         total = parts[0].read(span)
         for part in parts[1:]:
@@ -93,11 +93,11 @@ def _sum_parts(f: Function, n: Value, parts: "list[_Part]", row: Value) -> None:
     visit_columns(f, n, visit, lanes=_COLUMNS)
 
 
-def _number(f: Function, array: Value, i: Value) -> Value:
+def _read_number(f: Function, array: Value, i: Value) -> Value:
     return f.cast("sext", f.load(f.at(array, i, "i32"), "i32"), "i64")
 
 
-class _Part:
+class _TableRow:
     """One row of one table, read by columns."""
 
     def __init__(self, f: Function, args: Value, name: str, form: EmbedFormat, row: Value, n: Value) -> None:
@@ -121,7 +121,7 @@ class _Part:
     def _decode(self, span: ColumnSpan) -> Value:
         """Columns past the end have zero bits: code 0, which is not stored."""
         f, integers = self._f, vector(_COLUMNS, "i32")
-        masks = f.lanes_of([1 << j for j in range(_COLUMNS)], "i32")
+        masks = f.const_lanes([1 << j for j in range(_COLUMNS)], "i32")
         codes = f.const(0, integers)
         for plane in range(_PLANES):
             byte = f.load(f.at(self._row, self._plane_bytes * plane + (span.first >> 3), "i8"), "i8")

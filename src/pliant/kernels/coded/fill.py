@@ -242,20 +242,20 @@ def _write_patch(module: Module, block: BlockFormat) -> None:
         f.prefetch(f.at(values, end))
         # Find the block's first outlier by binary search.
         halvings = f.const(64) - f.intrinsic("llvm.ctlz", "i64", end - begin, f.const(0, "i1"))
-        with f.loop(0, f.select(first > 0, halvings, f.const(0)), 1, carry=[begin, end]) as turn:
-            low, high = turn.carried
+        with f.loop(0, f.select(first > 0, halvings, f.const(0)), 1, carry=[begin, end]) as loop:
+            low, high = loop.carried
             middle = (low + high) >> 1
             is_open = low < high
             probe = f.select(is_open, middle, begin)
             is_before = is_open & (offset(probe) < first)
-            turn.carry(
+            loop.carry(
                 [
                     f.select(is_before, middle + 1, low),
                     f.select(is_open & is_before.compare("eq", 0), middle, high),
                 ]
             )
         head, body, done = f.label("head"), f.label("body"), f.label("done")
-        before = turn.carried[0]
+        before = loop.carried[0]
         origin = f._block
         f.branch(head)
         f.place(head)

@@ -15,8 +15,8 @@ class Int8Form:
     steps between a row's extremes. Outliers between `centroid` and `weight` are treated as other weights; the
     remainder of larger ones is added in float32.
 
-    `together` is the number of words of K whose byte products are added in 16 bits before widening. With
-    `is_resident`, weights are stored as bytes with a scale per column, and have no outliers.
+    `words_per_widening` is the number of words of K whose byte products are added in 16 bits before widening.
+    With `is_resident`, weights are stored as bytes with a scale per column, and have no outliers.
     """
 
     is_bytes: bool
@@ -24,7 +24,7 @@ class Int8Form:
     lowest: int
     centroid: int
     weight: int
-    together: int = 1
+    words_per_widening: int = 1
     is_resident: bool = False
 
     @property
@@ -53,7 +53,7 @@ def int8_form(isa: Isa) -> Int8Form:
         return Int8Form(True, 127, -128 if left_is_signed(isa) else 0, 85, 127)
     if isa.name in ("x86-64", "neon"):
         return Int8Form(False, 2047, 0, 127, 32767)
-    return Int8Form(True, 63, 0, 42, 63, together=2)
+    return Int8Form(True, 63, 0, 42, 63, words_per_widening=2)
 
 
 def resident_form(isa: Isa) -> Int8Form:
@@ -68,4 +68,4 @@ def resident_form(isa: Isa) -> Int8Form:
         return replace(form, weight=127, is_resident=True)
     if isa.has_dot:
         return replace(form, is_resident=True)
-    return replace(form, activation=86, weight=94, together=1, is_resident=True)
+    return replace(form, activation=86, weight=94, words_per_widening=1, is_resident=True)

@@ -110,20 +110,20 @@ def _write_sum(module: Module, bits: int) -> None:
             to = f.at(c, column)
             zero, chains = f.const(0.0, f.vec), _chains(f.isa, bits)
             is_pinned = f.isa.name in ("avx2", "avx512") and not f.isa.has_byte_permute
-            with f.loop(0, count, 1, carry=[f.load(to, f.vec)] + [zero] * (chains - 1)) as turn:
-                sums = list(turn.carried)
-                x_here = f.at(x, turn.index * GROUP_ROWS)
+            with f.loop(0, count, 1, carry=[f.load(to, f.vec)] + [zero] * (chains - 1)) as loop:
+                sums = list(loop.carried)
+                x_here = f.at(x, loop.index * GROUP_ROWS)
                 chain = cycle(range(chains))
 
                 def emit(row: int, weights: Value) -> None:
                     n = next(chain)
                     sums[n] = f.fma(f.splat(f.load(f.at(x_here, row))), weights, sums[n])
                     if is_pinned:  # else weights of many rows are decoded before the first is multiplied
-                        (sums[n],) = f.pinned([sums[n]])
+                        (sums[n],) = f.pin([sums[n]])
 
-                read(turn.index, column, emit)
-                turn.carry(sums)
-            f.store(_total(turn.carried), to)
+                read(loop.index, column, emit)
+                loop.carry(sums)
+            f.store(_total(loop.carried), to)
         f.ret()
 
 
@@ -134,19 +134,19 @@ def _write_dots(module: Module, bits: int) -> None:
         table, planes = locate_planes(f, desc, bits, group)
         half = _DOT_CHAINS // 2
         begin = [f.load(c, f.vec), *[f.const(0.0, f.vec)] * (_DOT_CHAINS - 1)]
-        with f.loop(0, count, 1, carry=begin) as turn:
-            sums = list(turn.carried)
-            here = [f.at(p, turn.index * COLUMNS, "i32") for p in planes]
+        with f.loop(0, count, 1, carry=begin) as loop:
+            sums = list(loop.carried)
+            here = [f.at(p, loop.index * COLUMNS, "i32") for p in planes]
             prefetch_streams(f, here, is_far=False)
-            x, chain = f.at(split, turn.index * GROUP_ROWS, "i32"), cycle(range(half))
+            x, chain = f.at(split, loop.index * GROUP_ROWS, "i32"), cycle(range(half))
 
             def emit(row: int, weights: Value) -> None:
                 n = next(chain)
                 sums[n], sums[half + n] = add_products(f, x, row, weights, (sums[n], sums[half + n]))
 
             decode_bfloats(f, here, table, emit)
-            turn.carry(sums)
-        f.store(_total(turn.carried), c)
+            loop.carry(sums)
+        f.store(_total(loop.carried), c)
         f.ret()
 
 

@@ -179,7 +179,7 @@ def _write_tile(
             k.carry(now)
         total = k.carried
         places = [(i, v * f.lanes) for i in range(rows) for v in range(vectors)]
-        results = _plus_added(f, total, places, added, added_stride)
+        results = _add_residual(f, total, places, added, added_stride)
         for x, (i, v) in zip(results, places, strict=True):
             f.store(x, f.at(c, ldc * i + v))
         f.ret()
@@ -191,7 +191,7 @@ def _sums(isa: Isa) -> int:
     return t.rows * t.panel * COLUMNS // isa.lanes
 
 
-def _plus_added(
+def _add_residual(
     f: Function, sums: Sequence[Value], places: Sequence[tuple[int, int]], added: Value, stride: Value
 ) -> Sequence[Value]:
     def with_added() -> Sequence[Value]:
@@ -219,7 +219,7 @@ def _multiply(
         of_row = slice(at + i * len(columns), at + (i + 1) * len(columns))
         totals = [multiply(f, x, c, total) for c, total in zip(columns, sums[of_row], strict=True)]
         # SSE, without FMA, has no register left.
-        sums[of_row] = f.kept(totals) if f.isa.has_fma else totals
+        sums[of_row] = f.keep_sums(totals) if f.isa.has_fma else totals
 
 
 def _multiply_blocks(
@@ -235,7 +235,7 @@ def _multiply_blocks(
     places = [f.at(p, k * COLUMNS + v) for p in b for v in range(0, COLUMNS, f.lanes)]
     words = [f.load(f.at(p, k), two) for p in a_rows]
     pairs = [f.shuffle(x, y, range(4)) for x, y in zip(words[::2], words[1::2], strict=False)]
-    pairs = f.pinned(pairs) if pairs else []  # before words of B occupy registers
+    pairs = f.pin(pairs) if pairs else []  # before words of B occupy registers
     for v, place in enumerate(places):
         low, high = (f.load(f.at(place, n * COLUMNS), f.vec, 4 * f.lanes) for n in range(2))
         halves = [f.shuffle(low, high, lanes) for lanes in ((0, 4, 1, 5), (2, 6, 3, 7))]
@@ -247,5 +247,5 @@ def _multiply_blocks(
             for n, y in enumerate((low, high)):
                 total = add_one(f, f.shuffle(words[-1], None, [n] * f.lanes), y, total)
             made.append(total)
-        for n, total in zip(here, f.pinned(made), strict=True):
+        for n, total in zip(here, f.pin(made), strict=True):
             sums[n] = total

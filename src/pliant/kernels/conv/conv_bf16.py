@@ -184,8 +184,8 @@ def _write_line(f: Function, form: ConvForm, panels: int, line: Value, first_row
         args, TiledConvArgs, "y", "residual", "pixels", "out_w", "out_channels", "y_channels"
     )
     start = first_pixel + line * out_w
-    with f.repeat([f.const(0)]) as turn:
-        (i,) = turn.carried
+    with f.repeat([f.const(0)]) as loop:
+        (i,) = loop.carried
         row, pixel = first_row + i, start + i
         count = f.least(columns - i, f.const(TILE_ROWS) - (row & (TILE_ROWS - 1)))
         here = _row(f, sums, row, panels)
@@ -201,7 +201,7 @@ def _write_line(f: Function, form: ConvForm, panels: int, line: Value, first_row
                 ends.append(f.const(0, "ptr"))
             valid = f.least(outs - channel, COLUMNS)
             f.call("finish", "void", args, f.at(here, g * _FLOATS), count, valid, *ends)
-        turn.again(i + count < columns, [i + count])
+        loop.repeat_if(i + count < columns, [i + count])
 
 
 def _row(f: Function, sums: Value, row: Value, panels: int) -> Value:

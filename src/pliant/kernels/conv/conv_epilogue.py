@@ -52,7 +52,7 @@ def write_finish(
                     rows = [f.load(f.at(block, i * COLUMNS), f.vec, 4 * f.lanes) for i in range(f.lanes)]
                     # Pinned, else LLVM moves shuffles into the branches for existing channels, and more
                     # values are alive.
-                    for i, x in enumerate(f.pinned(transpose_square(f, rows))):
+                    for i, x in enumerate(f.pin(transpose_square(f, rows))):
                         with f.when(channels > first + i):
                             end(x, channel_step * (first + i) + pixel)
         done = f.const(0)

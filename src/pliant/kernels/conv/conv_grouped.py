@@ -121,17 +121,17 @@ def _write_unit(f: Function, form: GroupedForm, unit: Value) -> None:
     source = _source(f, form, image, block, top, (count - 1) * stride + window, image_rows)
     with f.loop(0, panels, carry=[f.const(0)]) as over:
         panel = block * panels + over.index
-        with f.loop(0, count, carry=over.carried) as turn:
-            (filled,) = turn.carried
-            end = turn.index * stride + window
+        with f.loop(0, count, carry=over.carried) as loop:
+            (filled,) = loop.carried
+            end = loop.index * stride + window
             with f.each(filled, end) as row:
                 _fill(f, form, source, top + row, f.at(scratch, row * columns * form.width))
-            row = f.at(scratch, turn.index * stride * columns * form.width)
-            _multiply(f, form, (image, block, panel, over.index), (first, turn.index), row, sums)
-            turn.carry([f.select(end > filled, end, filled)])
+            row = f.at(scratch, loop.index * stride * columns * form.width)
+            _multiply(f, form, (image, block, panel, over.index), (first, loop.index), row, sums)
+            loop.carry([f.select(end > filled, end, filled)])
         if form.ends.y == "nchw":
             _finish(f, form, (image, block, over.index), first, count, sums)
-        over.carry(turn.carried)
+        over.carry(loop.carried)
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,26 +242,26 @@ def _write_tile(module: Module, form: GroupedForm) -> None:
             args, GroupedArgs, "kernel_h", "dilation_h", "columns", "low", "high"
         )
         start = f.load(f.at(bias, 0), f.vec)
-        with f.loop(0, kernel_h, carry=[start] * form.pixels) as turn:
-            row = f.at(a, turn.index * dilation * columns * form.width)
-            taps = f.at(b, turn.index * (form.channels * form.kernel_w * COLUMNS))
+        with f.loop(0, kernel_h, carry=[start] * form.pixels) as loop:
+            row = f.at(a, loop.index * dilation * columns * form.width)
+            taps = f.at(b, loop.index * (form.channels * form.kernel_w * COLUMNS))
             if form.channels < f.lanes:
-                sums = turn.carried
+                sums = loop.carried
                 every = 2 if f.isa.name == "avx512" else 1  # channels whose pixels fit in registers
                 for j in range(form.channels):
                     lanes = [i // form.channels * form.channels + j for i in range(f.lanes)]
                     sums = _tap(f, form, f.at(taps, j * form.kernel_w * COLUMNS), row, lanes, sums)
-                    sums = f.pinned(sums) if j % every == every - 1 else sums
-                turn.carry(sums)
+                    sums = f.pin(sums) if j % every == every - 1 else sums
+                loop.carry(sums)
             else:
-                with f.loop(0, form.channels, carry=turn.carried) as channel:
+                with f.loop(0, form.channels, carry=loop.carried) as channel:
                     index = channel.index
-                    f.prefetch(f.at(ahead, (turn.index * form.channels + index) * COLUMNS), level=2)
+                    f.prefetch(f.at(ahead, (loop.index * form.channels + index) * COLUMNS), level=2)
                     here = f.at(taps, index * (form.kernel_w * COLUMNS))
                     channel.carry(_tap(f, form, here, f.at(row, index), None, channel.carried))
-                turn.carry(channel.carried)
+                loop.carry(channel.carried)
         bounds = f.splat(low), f.splat(high)
-        for i, total in enumerate(turn.carried):
+        for i, total in enumerate(loop.carried):
             with f.when(count > i):
                 if form.ends.y == "nhwc":
                     if form.ends.has_residual:
@@ -295,7 +295,7 @@ def _tap(
         for tap, pixel in used:
             now[pixel] = f.fma(x, weights[tap], now[pixel])
         if lanes is not None and f.isa.registers == 16 and column % 4 == 3:
-            now = f.pinned(now)
+            now = f.pin(now)
     return now
 
 

@@ -170,10 +170,10 @@ def _each_pixel(
 ) -> None:
     """`visit(i, d, h, w)` for `count` output pixels from `pixel` on."""
     height, width = f.fields(args, ConvArgs, "out_h", "out_w")
-    with f.loop(0, count, carry=_place(pixel, height, width)) as turn:
-        d, h, w = turn.carried
-        visit(turn.index, d, h, w)
-        turn.carry(_next(f, d, h, w + 1, height, width))
+    with f.loop(0, count, carry=_place(pixel, height, width)) as loop:
+        d, h, w = loop.carried
+        visit(loop.index, d, h, w)
+        loop.carry(_next(f, d, h, w + 1, height, width))
 
 
 def _each_segment(
@@ -185,11 +185,11 @@ def _each_segment(
 ) -> None:
     """`visit(i, n, d, h, w)` for stretches of n output pixels in one row, from `pixel` on."""
     height, width = f.fields(args, ConvArgs, "out_h", "out_w")
-    with f.repeat([f.const(0), *_place(pixel, height, width)]) as turn:
-        i, d, h, w = turn.carried
+    with f.repeat([f.const(0), *_place(pixel, height, width)]) as loop:
+        i, d, h, w = loop.carried
         n = f.least(width - w, count - i)
         visit(i, n, d, h, w)
-        turn.again(i + n < count, [i + n, *_next(f, d, h, w + n, height, width)])
+        loop.repeat_if(i + n < count, [i + n, *_next(f, d, h, w + n, height, width)])
 
 
 def _place(pixel: Value, height: Value, width: Value) -> list[Value]:

@@ -142,9 +142,9 @@ def _write_tile(module: Module, form: PlanesForm) -> None:
         places = [(i, v) for i in range(tile_pixels(f.isa)) for v in vectors]
         start = {v: f.load(f.at(bias, v), f.vec) for v in vectors}
         step = _row_step(width)
-        with f.loop(0, rows, carry=[start[v] for _, v in places]) as turn:
-            now = list(turn.carried)
-            row, taps = f.at(a, turn.index * step), f.at(b, turn.index * (form.kernel_w * COLUMNS))
+        with f.loop(0, rows, carry=[start[v] for _, v in places]) as loop:
+            now = list(loop.carried)
+            row, taps = f.at(a, loop.index * step), f.at(b, loop.index * (form.kernel_w * COLUMNS))
             for tap in range(form.kernel_w):
                 columns = {v: f.load(f.at(taps, tap * COLUMNS + v), f.vec) for v in vectors}
                 for i in range(tile_pixels(f.isa)):
@@ -152,10 +152,10 @@ def _write_tile(module: Module, form: PlanesForm) -> None:
                     for n, (pixel, v) in enumerate(places):
                         if pixel == i:
                             now[n] = f.fma(x, columns[v], now[n])
-                now = now if f.isa.name == "avx512" else f.pinned(now)
-            turn.carry(now)
+                now = now if f.isa.name == "avx512" else f.pin(now)
+            loop.carry(now)
         bounds = f.splat(low), f.splat(high)
-        for (i, v), total in zip(places, turn.carried, strict=True):
+        for (i, v), total in zip(places, loop.carried, strict=True):
             done = ACTIVATIONS[form.activation](f, total, *bounds)
             f.store(done, f.at(y, panels * (i * COLUMNS) + v))
         f.ret()

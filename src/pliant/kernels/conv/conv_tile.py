@@ -159,7 +159,7 @@ def _write_tile(module: Module, form: ConvForm, pixels: int, panels: int) -> Non
                     x = f.splat(f.load(p))
                     own = slice(i * len(columns), (i + 1) * len(columns))
                     products = [f.fma(x, c, total) for c, total in zip(columns, now[own], strict=True)]
-                    now[own] = f.pinned(products) if is_pinned else products
+                    now[own] = f.pin(products) if is_pinned else products
             k.carry(now)
         sums = k.carried
         ends = places(t.c, t.ldc, t.c_step)

@@ -236,8 +236,8 @@ def remainder(f: Function, x: Value, y: Value) -> Value:
         wide = [f.cast("fpext", v, like(v.type, "double")) for v in (x, y)]
         return f.cast("fptrunc", remainder(f, *wide), x.type)
     size, by = vmath.magnitude(f, x), vmath.magnitude(f, y)
-    with f.repeat([size, f.const(0)]) as turn:
-        rest, n = turn.carried
+    with f.repeat([size, f.const(0)]) as loop:
+        rest, n = loop.carried
         # A quotient of 24 bits times a float32 divisor is exact in float64.
         ratio = f.cast("bitcast", rest / by, like(x.type, "i64")) & -(1 << 29)
         q = trunc(f, f.cast("bitcast", ratio, x.type))
@@ -246,8 +246,8 @@ def remainder(f: Function, x: Value, y: Value) -> Value:
         rest = rest + is_left
         more = rest.compare("ge", by)
         any_more = f.fold(more, lambda a, b: a | b) if more.type.startswith("<") else more
-        turn.again(any_more & (n < 100), [rest, n + 1])
-    rest = f.select(by.compare("eq", inf) & (size < inf), size, turn.carried[0])
+        loop.repeat_if(any_more & (n < 100), [rest, n + 1])
+    rest = f.select(by.compare("eq", inf) & (size < inf), size, loop.carried[0])
     rest = f.select(size < by, size, rest)
     rest = f.select(by.compare("eq", 0.0) | size.compare("eq", inf), f.const(nan, x.type), rest)
     return copy_sign(f, rest, x)

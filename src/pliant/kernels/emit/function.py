@@ -53,15 +53,15 @@ class CountedLoop:
 
 @dataclass(slots=True)
 class RepeatLoop:
-    """An open loop that repeats while `again`'s condition is true; `carried` are the last iteration's values
-    after it.
+    """An open loop that repeats while `repeat_if` gets a true condition; `carried` are the last iteration's
+    values after it.
     """
 
     carried: list[Value]
     _next: list[Value] = field(default_factory=list)
     _condition: Value | None = None
 
-    def again(self, condition: Value, values: Sequence[Value] = ()) -> None:
+    def repeat_if(self, condition: Value, values: Sequence[Value] = ()) -> None:
         """Repeat if the i1 `condition` is true, with `values` in the order of `carried`."""
         self._condition, self._next = condition, list(values)
 
@@ -89,12 +89,12 @@ class Function:
         self.lines.append(f"  {value.text} = {text}")
         return value
 
-    def do(self, text: str) -> None:
+    def emit(self, text: str) -> None:
         """Write an instruction without a result."""
         self.lines.append("  " + text)
 
     def ret(self, value: Value | None = None) -> None:
-        self.do(f"ret {value}" if value is not None else "ret void")
+        self.emit(f"ret {value}" if value is not None else "ret void")
 
     def const(self, number: ConstantNumber, type_: str = "i64") -> Value:
         """A constant; of a vector type, one in every lane."""
@@ -103,7 +103,7 @@ class Function:
     def value(self, x: "Value | ConstantNumber", type_: str = "i64") -> Value:
         return x if isinstance(x, Value) else self.const(x, type_)
 
-    def lanes_of(self, numbers: Sequence[ConstantNumber], type_: str) -> Value:
+    def const_lanes(self, numbers: Sequence[ConstantNumber], type_: str) -> Value:
         """A constant vector with these lanes of element `type_`."""
         body = ", ".join(f"{type_} {literal(n, type_)}" for n in numbers)
         return Value(f"<{body}>", vector(len(numbers), type_), self)
@@ -123,9 +123,9 @@ class Function:
         return self.op(f"load {type_}, {pointer}, align {align or _element_bytes(type_)}", type_)
 
     def store(self, value: Value, pointer: Value, align: int | None = None) -> None:
-        self.do(f"store {value}, {pointer}, align {align or _element_bytes(value.type)}")
+        self.emit(f"store {value}, {pointer}, align {align or _element_bytes(value.type)}")
 
-    def pinned(self, vectors: Sequence[Value]) -> list[Value]:
+    def pin(self, vectors: Sequence[Value]) -> list[Value]:
         """The vectors, forced into registers at this point; loads and computations do not move across it.
 
         Without such points LLVM loads far ahead of the use and spills the loaded values.
@@ -143,19 +143,19 @@ class Function:
 
     def barrier(self) -> None:
         """A compiler barrier for memory: loads and stores do not move across this point."""
-        self.do('call void asm sideeffect "", "~{memory}"()')
+        self.emit('call void asm sideeffect "", "~{memory}"()')
 
-    def kept(self, sums: Sequence[Value]) -> list[Value]:
+    def keep_sums(self, sums: Sequence[Value]) -> list[Value]:
         """The sums of a row of a tile, so that LLVM neither loads ahead of the use nor adds products first.
 
-        x86 multiplies with memory operands, so `opaque` is enough there.
+        x86 multiplies with memory operands, so `black_box` is enough there.
         """
-        return self.pinned(sums) if self.isa.name == "neon" else [self.opaque(x) for x in sums]
+        return self.pin(sums) if self.isa.name == "neon" else [self.black_box(x) for x in sums]
 
     def prefetch(self, pointer: Value, for_write: bool = False, level: int = 1) -> None:
         """Prefetch the cache line at `pointer` into the cache of `level`; any address is allowed."""
         self.module.declare("llvm.prefetch.p0", "void", ("ptr", "i32", "i32", "i32"))
-        self.do(f"call void @llvm.prefetch.p0({pointer}, i32 {int(for_write)}, i32 {4 - level}, i32 1)")
+        self.emit(f"call void @llvm.prefetch.p0({pointer}, i32 {int(for_write)}, i32 {4 - level}, i32 1)")
 
     def fields(self, pointer: Value, layout: type[ctypes.Structure], *names: str) -> list[Value]:
         """The named fields of the ctypes structure at `pointer`."""
@@ -195,7 +195,7 @@ class Function:
             callee_text = callee.text
         text = f"call {returns} {callee_text}({', '.join(map(str, args))})"
         if returns == "void":
-            self.do(text)
+            self.emit(text)
             return None
         return self.op(text, returns)
 
@@ -209,7 +209,7 @@ class Function:
         assert result is not None
         return result
 
-    def opaque(self, value: Value) -> Value:
+    def black_box(self, value: Value) -> Value:
         """`value`, opaque to LLVM's optimiser: operations before and after are not reordered or merged.
 
         In portable lowering, where a vector may be wider than a register, a vector is returned unchanged.
@@ -276,9 +276,9 @@ class Function:
         carried = [self._phi_slot(v.type) for v in carry]
         self.branch_if(index < last, body, end)
         self.place(body)
-        turn = CountedLoop(index, list(carried))
-        yield turn
-        after = turn._next if turn._next is not None else list(carried)
+        loop = CountedLoop(index, list(carried))
+        yield loop
+        after = loop._next if loop._next is not None else list(carried)
         assert len(after) == len(carried), "a loop hands on as many values as it carries"
         following = index + step
         latch = self._block
@@ -286,31 +286,31 @@ class Function:
         for phi, begin, again in zip([index, *carried], [first, *carry], [following, *after], strict=True):
             self._fill_phi(phi, [(begin, before), (again, latch)])
         self.place(end)
-        turn.carried = list(carried)
+        loop.carried = list(carried)
 
     @contextmanager
     def each(self, start: "Value | int", stop: "Value | int", step: "Value | int" = 1) -> Iterator[Value]:
         """A loop without carried values; yields its index."""
-        with self.loop(start, stop, step) as turn:
-            yield turn.index
+        with self.loop(start, stop, step) as loop:
+            yield loop.index
 
     @contextmanager
     def repeat(self, carry: Sequence[Value] = ()) -> Iterator[RepeatLoop]:
-        """Run the block at least once; repeat it while the condition passed to `again` is true."""
+        """Run the block at least once; repeat it while the condition passed to `repeat_if` is true."""
         head, end = self.label("head"), self.label("end")
         before = self._block
         self.branch(head)
         self.place(head)
         carried = [self._phi_slot(v.type) for v in carry]
-        turn = RepeatLoop(list(carried))
-        yield turn
-        assert turn._condition is not None, "a repeated block says when it goes on"
+        loop = RepeatLoop(list(carried))
+        yield loop
+        assert loop._condition is not None, "a repeated block says when it goes on"
         latch = self._block
-        self.branch_if(turn._condition, head, end)
-        for phi, begin, again in zip(carried, carry, turn._next, strict=True):
+        self.branch_if(loop._condition, head, end)
+        for phi, begin, again in zip(carried, carry, loop._next, strict=True):
             self._fill_phi(phi, [(begin, before), (again, latch)])
         self.place(end)
-        turn.carried = list(turn._next)
+        loop.carried = list(loop._next)
 
     @contextmanager
     def when(self, condition: Value) -> Iterator[None]:
@@ -344,7 +344,7 @@ class Function:
         end = self.label("end")
         labels = {number: self.label("case") for number in cases}
         arms = " ".join(f"{value.type} {number}, label %{labels[number]}" for number in cases)
-        self.do(f"switch {value}, label %{end} [ {arms} ]")
+        self.emit(f"switch {value}, label %{end} [ {arms} ]")
         for number, case in cases.items():
             self.place(labels[number])
             case()
@@ -362,10 +362,10 @@ class Function:
         self._block = label
 
     def branch(self, label: str) -> None:
-        self.do(f"br label %{label}")
+        self.emit(f"br label %{label}")
 
     def branch_if(self, condition: Value, then: str, other: str) -> None:
-        self.do(f"br {condition}, label %{then}, label %{other}")
+        self.emit(f"br {condition}, label %{then}, label %{other}")
 
     def phi(self, incoming: Sequence[tuple[Value, str]]) -> Value:
         """The value from the predecessor block that was left; must be first in its block."""

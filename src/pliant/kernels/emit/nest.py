@@ -46,14 +46,14 @@ def locate_unit(f: Function, nest: Value, number: Value) -> tuple[Value, Value, 
     source_m, target_m = f.fields(nest, Nest, "source_m", "target_m")
     first = number % n_blocks * block
     zero = f.const(0)
-    with f.loop(0, n_outer, carry=[number // n_blocks, zero, zero]) as turn:
-        rest, source, target = turn.carried
+    with f.loop(0, n_outer, carry=[number // n_blocks, zero, zero]) as loop:
+        rest, source, target = loop.carried
         dim, source_stride, target_stride = (
-            f.load(f.at(f.at(nest, getattr(Nest, name).offset, "i8"), turn.index, "i64"), "i64")
+            f.load(f.at(f.at(nest, getattr(Nest, name).offset, "i8"), loop.index, "i64"), "i64")
             for name in ("dims", "source_outer", "target_outer")
         )
         quotient = rest // dim
         index = rest - quotient * dim
-        turn.carry([quotient, source + index * source_stride, target + index * target_stride])
-    _, source, target = turn.carried
+        loop.carry([quotient, source + index * source_stride, target + index * target_stride])
+    _, source, target = loop.carried
     return source + first * source_m, target + first * target_m, first, f.least(first + block, m)

@@ -18,11 +18,11 @@ def find_offsets(
         return f.load(f.at(array, d, "i64"), "i64")
 
     last = rank - 1
-    with f.loop(0, last, carry=[index, *[f.const(0)] * len(strides)]) as turn:
-        left, *found = turn.carried
-        size = number(sizes, turn.index)
+    with f.loop(0, last, carry=[index, *[f.const(0)] * len(strides)]) as loop:
+        left, *found = loop.carried
+        size = number(sizes, loop.index)
         at = left % size
-        moved = [x + at * number(array, turn.index) for x, array in zip(found, strides, strict=True)]
-        turn.carry([left // size, *moved])
-    left, *found = turn.carried
+        moved = [x + at * number(array, loop.index) for x, array in zip(found, strides, strict=True)]
+        loop.carry([left // size, *moved])
+    left, *found = loop.carried
     return [x + left * number(array, last) for x, array in zip(found, strides, strict=True)]

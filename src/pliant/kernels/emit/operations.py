@@ -70,10 +70,10 @@ def _unary(function: elementary.Unary) -> OperationWriter:
 
 def _divide(f: Function, row: Dtype, args: Sequence[Value]) -> Value:
     """Division; toward zero for integers."""
-    return args[0] / args[1] if row.kind == "float" else _guarded(f, row, args, "div")
+    return args[0] / args[1] if row.kind == "float" else _guard_division(f, row, args, "div")
 
 
-def _guarded(f: Function, row: Dtype, args: Sequence[Value], what: str) -> Value:
+def _guard_division(f: Function, row: Dtype, args: Sequence[Value], what: str) -> Value:
     """Integer division or remainder; 0 if the divisor is 0; the lowest integer divided by -1 wraps."""
     a, b = args
     one, zero = f.const(1, b.type), f.const(0, b.type)
@@ -90,7 +90,7 @@ def _remainder(f: Function, row: Dtype, args: Sequence[Value]) -> Value:
     """The remainder with the sign of the dividend."""
     if row.kind == "float":
         return elementary.remainder(f, *args)
-    return _guarded(f, row, args, "rem")
+    return _guard_division(f, row, args, "rem")
 
 
 def _modulo(f: Function, row: Dtype, args: Sequence[Value]) -> Value:
@@ -153,24 +153,24 @@ def _not(f: Function, row: Dtype, args: Sequence[Value]) -> Value:
 def _power(f: Function, row: Dtype, args: Sequence[Value]) -> Value:
     if row.kind == "float":
         return elementary.power(f, *args)
-    return _whole_power(f, row, *args)
+    return _integer_power(f, row, *args)
 
 
-def _whole_power(f: Function, row: Dtype, base: Value, exponent: Value) -> Value:
+def _integer_power(f: Function, row: Dtype, base: Value, exponent: Value) -> Value:
     """Integer power by squaring; a negative exponent gives 0, except for bases 1 and -1."""
     one, zero = f.const(1, base.type), f.const(0, base.type)
     is_negative = exponent < 0 if row.kind == "int" else exponent.compare("ne", exponent)
     is_odd = (exponent & 1).compare("ne", 0)
     unit = f.select(base.compare("eq", 1), one, zero)
     unit = f.select(base.compare("eq", -1), f.select(is_odd, base, one), unit)
-    with f.repeat([one, base, f.select(is_negative, zero, exponent)]) as turn:
-        result, square, left = turn.carried
+    with f.repeat([one, base, f.select(is_negative, zero, exponent)]) as loop:
+        result, square, left = loop.carried
         result = f.select((left & 1).compare("ne", 0), result * square, result)
         left = left >> 1
         more = left.compare("ne", 0)
         any_more = f.fold(more, lambda a, b: a | b) if more.type.startswith("<") else more
-        turn.again(any_more, [result, square * square, left])
-    return f.select(is_negative, unit, turn.carried[0])
+        loop.repeat_if(any_more, [result, square * square, left])
+    return f.select(is_negative, unit, loop.carried[0])
 
 
 def _where(f: Function, row: Dtype, args: Sequence[Value]) -> Value:

@@ -29,10 +29,10 @@ class ColumnSpan:
         start = self.f.at(row, self.first, type_)
         if self.count is None:
             return self.f.load(start, vector(self.lanes, type_))
-        with self.f.loop(0, self.count, carry=[self.f.const(0, vector(self.lanes, type_))]) as turn:
-            element = self.f.load(self.f.at(start, turn.index, type_), type_)
-            turn.carry([self.f.insert(turn.carried[0], element, turn.index)])
-        return turn.carried[0]
+        with self.f.loop(0, self.count, carry=[self.f.const(0, vector(self.lanes, type_))]) as loop:
+            element = self.f.load(self.f.at(start, loop.index, type_), type_)
+            loop.carry([self.f.insert(loop.carried[0], element, loop.index)])
+        return loop.carried[0]
 
     def store(self, value: Value, row: Value) -> None:
         """Write these columns of a row of floats."""
@@ -43,11 +43,11 @@ class ColumnSpan:
         with self.f.each(0, self.count) as i:
             self.f.store(self.f.extract(value, i), self.f.at(start, i))
 
-    def only(self, value: Value, otherwise: float) -> Value:
+    def mask(self, value: Value, otherwise: float) -> Value:
         """`value`, with `otherwise` in missing columns."""
         if self.count is None:
             return value
-        numbers = self.f.lanes_of(range(self.lanes), "i64")
+        numbers = self.f.const_lanes(range(self.lanes), "i64")
         exists = numbers < self.f.splat(self.count, self.lanes)
         return self.f.select(exists, value, self.f.const(otherwise, value.type))
 
@@ -67,9 +67,9 @@ def visit_columns(
     """
     width = lanes or f.lanes
     whole = n - n % width
-    with f.loop(first, whole, width, carry) as turn:
-        turn.carry(visit(ColumnSpan(f, width, turn.index, None), turn.carried))
-    done = turn.carried
+    with f.loop(first, whole, width, carry) as loop:
+        loop.carry(visit(ColumnSpan(f, width, loop.index, None), loop.carried))
+    done = loop.carried
     rest = ColumnSpan(f, width, whole, n - whole)
     return f.choose(n > whole, lambda: list(visit(rest, done)), lambda: done)
 
@@ -88,16 +88,16 @@ def reduce_columns(
     """
     step = _CHAINS * f.lanes
     whole = n - n % step
-    with f.loop(0, whole, step, [f.const(x, f.vec) for x in start] * _CHAINS) as turn:
-        spans = [ColumnSpan(f, f.lanes, turn.index + c * f.lanes, None) for c in range(_CHAINS)]
+    with f.loop(0, whole, step, [f.const(x, f.vec) for x in start] * _CHAINS) as loop:
+        spans = [ColumnSpan(f, f.lanes, loop.index + c * f.lanes, None) for c in range(_CHAINS)]
         found = [term for span in spans for term in terms(span)]
-        turn.carry([combine(x, term) for x, term in zip(turn.carried, found, strict=True)])
-    totals = turn.carried[: len(start)]
-    for i, other in enumerate(turn.carried[len(start) :]):
+        loop.carry([combine(x, term) for x, term in zip(loop.carried, found, strict=True)])
+    totals = loop.carried[: len(start)]
+    for i, other in enumerate(loop.carried[len(start) :]):
         totals[i % len(start)] = combine(totals[i % len(start)], other)
 
     def visit(span: ColumnSpan, carried: list[Value]) -> list[Value]:
-        found = [span.only(term, x) for term, x in zip(terms(span), start, strict=True)]
+        found = [span.mask(term, x) for term, x in zip(terms(span), start, strict=True)]
         return [combine(x, term) for x, term in zip(carried, found, strict=True)]
 
     return [f.fold(total, combine) for total in visit_columns(f, n, visit, totals, first=whole)]

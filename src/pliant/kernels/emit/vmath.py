@@ -58,9 +58,9 @@ def one_and_exp2(f: Function, x: Value) -> Value:
 
 def tanh(f: Function, x: Value) -> Value:
     """tanh(x) within 4e-7, relative for small x; never beyond 1."""
-    x = _within(f, x, _TANH_LIMIT)
+    x = _clamp(f, x, _TANH_LIMIT)
     u = x * x
-    return _within(f, x * polynomial(f, u, _TANH_P) / polynomial(f, u, _TANH_Q), 1.0)
+    return _clamp(f, x * polynomial(f, u, _TANH_P) / polynomial(f, u, _TANH_Q), 1.0)
 
 
 def gelu(f: Function, x: Value) -> Value:
@@ -154,6 +154,6 @@ def _least(f: Function, x: Value, limit: float) -> Value:
     return f.select(x > limit, f.const(limit, x.type), x)
 
 
-def _within(f: Function, x: Value, limit: float) -> Value:
+def _clamp(f: Function, x: Value, limit: float) -> Value:
     x = _least(f, x, limit)
     return f.select(x < -limit, f.const(-limit, x.type), x)

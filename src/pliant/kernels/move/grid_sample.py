@@ -104,7 +104,7 @@ def _axis(f: Function, args: Value, i: int, sampling: GridForm) -> _Axis:
 
 def _taps(f: Function, grid: Value, axis: _Axis, sampling: GridForm) -> list[_Tap]:
     """Positions and weights along one dimension for a coordinate in -1..1."""
-    grid = _within(f, grid, f.const(-_FARTHEST, "float"), f.const(_FARTHEST, "float"))
+    grid = _clamp(f, grid, f.const(-_FARTHEST, "float"), f.const(_FARTHEST, "float"))
     if sampling.is_aligned:
         x = (grid + 1.0) / 2.0 * (axis.length - 1.0)
     else:
@@ -113,9 +113,9 @@ def _taps(f: Function, grid: Value, axis: _Axis, sampling: GridForm) -> list[_Ta
         x = elementary.rint(f, x)
     is_beyond = (x < axis.low) | (axis.high < x)
     if sampling.padding == "border":
-        x = f.select(is_beyond, _within(f, x, f.const(0.0, "float"), axis.length - 1.0), x)
+        x = f.select(is_beyond, _clamp(f, x, f.const(0.0, "float"), axis.length - 1.0), x)
     elif sampling.padding == "reflection":
-        x = f.select(is_beyond, _reflected(f, x, axis), x)
+        x = f.select(is_beyond, _reflect(f, x, axis), x)
     base = elementary.floor(f, x)
     first = f.intrinsic("llvm.fptosi.sat", "i64", base, suffix=".i64.f32")
     weights = _weights(f, x - base, sampling.mode)
@@ -146,7 +146,7 @@ def _tap(f: Function, first: Value, step: int, weight: Value, axis: _Axis, sampl
     place = f.select(first < -limit, f.const(-limit), f.least(first, limit)) + step
     is_inside = f.op(f"icmp ult {place}, {axis.n.text}", "i1")
     if sampling.padding == "reflection":
-        mirrored = _reflected(f, f.cast("sitofp", place, "float"), axis)
+        mirrored = _reflect(f, f.cast("sitofp", place, "float"), axis)
         found = f.intrinsic("llvm.fptosi.sat", "i64", mirrored, suffix=".i64.f32")
         place = f.select(is_inside, place, found)
     place = f.select(place < 0, f.const(0), f.least(place, axis.n - 1))
@@ -154,7 +154,7 @@ def _tap(f: Function, first: Value, step: int, weight: Value, axis: _Axis, sampl
     return _Tap(place, weight, counts)
 
 
-def _reflected(f: Function, x: Value, axis: _Axis) -> Value:
+def _reflect(f: Function, x: Value, axis: _Axis) -> Value:
     """x reflected at the borders until it is between them."""
     span = axis.high - axis.low
     is_left = x < axis.low
@@ -169,7 +169,7 @@ def _reflected(f: Function, x: Value, axis: _Axis) -> Value:
     return f.select(span.compare("eq", 0.0), axis.low, inside)
 
 
-def _within(f: Function, x: Value, low: Value, high: Value) -> Value:
+def _clamp(f: Function, x: Value, low: Value, high: Value) -> Value:
     return f.select(x < low, low, f.select(high < x, high, x))
 
 

@@ -99,17 +99,17 @@ def gather_ir(isa: Isa, name: str, index: str, size: int | None, is_deep: bool) 
         n_rows, row_bytes = f.fields(args, GatherArgs, "n_rows", "row_bytes")
         source_outer, indices_outer = f.fields(args, GatherArgs, "source_outer", "indices_outer")
         depth = f.fields(args, GatherArgs, "depth")[0] if is_deep else f.const(1)
-        with f.loop(lo, hi, carry=[lo // n_rows, lo % n_rows]) as turn:
-            o, i = turn.carried
+        with f.loop(lo, hi, carry=[lo // n_rows, lo % n_rows]) as loop:
+            o, i = loop.carried
             at = f.at(indices, o * indices_outer + i * depth * INDEX_TYPES[index], "i8")
             offset = tuple_offset(f, args, GatherArgs, at, index, depth) + o * source_outer
-            x, y = f.at(source, offset, "i8"), f.at(target, turn.index * row_bytes, "i8")
+            x, y = f.at(source, offset, "i8"), f.at(target, loop.index * row_bytes, "i8")
             if size is None:
                 rowcopy.copy(f, x, y, row_bytes)
             else:
                 f.store(f.load(x, f"i{8 * size}", 1), y, 1)
             is_last = (i + 1).compare("eq", n_rows)
-            turn.carry([f.select(is_last, o + 1, o), f.select(is_last, f.const(0), i + 1)])
+            loop.carry([f.select(is_last, o + 1, o), f.select(is_last, f.const(0), i + 1)])
     return module.text()
 
 
@@ -161,12 +161,12 @@ def tuple_offset(
 ) -> Value:
     """The byte offset for `depth` indices from `indices` on, with the `dims` and `strides` of `layout`."""
     dims, strides = (f.at(args, getattr(layout, name).offset, "i8") for name in ("dims", "strides"))
-    with f.loop(0, depth, carry=[f.const(0)]) as turn:
-        d = turn.index
+    with f.loop(0, depth, carry=[f.const(0)]) as loop:
+        d = loop.index
         found = load_index(f, f.at(indices, d, _llvm(index)), index)
         place = check_index(f, args, layout, found, f.load(f.at(dims, d, "i64"), "i64"))
-        turn.carry([turn.carried[0] + place * f.load(f.at(strides, d, "i64"), "i64")])
-    return turn.carried[0]
+        loop.carry([loop.carried[0] + place * f.load(f.at(strides, d, "i64"), "i64")])
+    return loop.carried[0]
 
 
 def load_index(f: Function, pointer: Value, index: str) -> Value:

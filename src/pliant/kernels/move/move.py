@@ -28,7 +28,7 @@ class MoveArgs(ctypes.Structure):
 
 def rows_ir(isa: Isa, name: str) -> str:
     """The kernel for rows of `nest.n` bytes that are contiguous in both tensors."""
-    return _rowwise(isa, name, lambda f, _, source, target, n: rowcopy.copy(f, source, target, n))
+    return _write_by_rows(isa, name, lambda f, _, source, target, n: rowcopy.copy(f, source, target, n))
 
 
 def spread_ir(isa: Isa, name: str, size: int) -> str:
@@ -37,7 +37,7 @@ def spread_ir(isa: Isa, name: str, size: int) -> str:
     def row(f: Function, _: Value, source: Value, target: Value, n: Value) -> None:
         rowcopy.fill(f, f.load(source, _element(size)), target, n)
 
-    return _rowwise(isa, name, row)
+    return _write_by_rows(isa, name, row)
 
 
 def strided_ir(isa: Isa, name: str, size: int) -> str:
@@ -53,7 +53,7 @@ def strided_ir(isa: Isa, name: str, size: int) -> str:
             value = f.load(f.at(source, j * source_n, "i8"), _element(size), 1)
             f.store(value, f.at(target, j * target_n, "i8"), 1)
 
-    return _rowwise(isa, name, row)
+    return _write_by_rows(isa, name, row)
 
 
 def transpose_ir(isa: Isa, name: str, size: int) -> str:
@@ -94,7 +94,7 @@ def _transpose_block(f: Function, nest: Value, x: Value, y: Value, m: Value, siz
             f.store(f.load(source, _element(size), 1), target, 1)
 
 
-def _rowwise(isa: Isa, name: str, row: Callable[[Function, Value, Value, Value, Value], None]) -> str:
+def _write_by_rows(isa: Isa, name: str, row: Callable[[Function, Value, Value, Value, Value], None]) -> str:
     """A kernel that emits `row(f, nest, source, target, n)` for every iteration of `m` in its units."""
     module = Module(isa)
     with module.kernel(name) as f:

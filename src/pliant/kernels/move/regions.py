@@ -61,10 +61,10 @@ def regions_ir(isa: Isa, name: str, is_max: bool) -> str:
                 x0 = left + f.cast("sitofp", j, "float") * cell_width
                 start = f.const(float("-inf") if is_max else 0.0, "float")
                 with f.loop(0, n_y, carry=[start]) as rows:
-                    y = y0 + _middle(f, rows.index, n_y, cell_height)
+                    y = y0 + _sample_position(f, rows.index, n_y, cell_height)
                     with f.loop(0, n_x, carry=rows.carried) as columns:
-                        x = x0 + _middle(f, columns.index, n_x, cell_width)
-                        parts = _bilinear(f, image, (y, x), (height, width))
+                        x = x0 + _sample_position(f, columns.index, n_x, cell_width)
+                        parts = _weigh_pixels(f, image, (y, x), (height, width))
                         total = columns.carried[0]
                         for part in parts:
                             total = f.select(part < total, total, part) if is_max else total + part
@@ -94,12 +94,14 @@ def _side(f: Function, args: Value, corners: Value, first: int, cells: Value) ->
     return start, cell, f.select(samples > 0, samples, whole)
 
 
-def _middle(f: Function, i: Value, n: Value, cell: Value) -> Value:
+def _sample_position(f: Function, i: Value, n: Value, cell: Value) -> Value:
     """The position of sample i of n within a cell."""
     return (f.cast("sitofp", i, "float") + 0.5) * cell / f.cast("sitofp", n, "float")
 
 
-def _bilinear(f: Function, image: Value, at: tuple[Value, Value], sizes: tuple[Value, Value]) -> list[Value]:
+def _weigh_pixels(
+    f: Function, image: Value, at: tuple[Value, Value], sizes: tuple[Value, Value]
+) -> list[Value]:
     """The four weighted pixels around a position; zeros if it is more than a pixel outside."""
     is_inside = f.const(1, "i1")
     axes = []

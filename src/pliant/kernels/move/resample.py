@@ -78,15 +78,17 @@ def _write_row(f: Function, form: ResampleForm, unit: Value) -> None:
     x, y = row(stored, source, first * width * inner), row(stored, target, unit * out_width * inner)
     if form.has_rows:
         made = row(sums, scratch, f.const(0)) if form.has_columns else y
-        _along(f, _Taps.of(f, form, "row", out_height), unit % out_height, x, width * inner, made, widest)
+        _resample_along(
+            f, _Taps.of(f, form, "row", out_height), unit % out_height, x, width * inner, made, widest
+        )
         x = made
     if form.has_columns:
         taps = _Taps.of(f, form, "column", out_width)
         if not form.is_wide:
-            _columns(f, taps, x, y, widest)
+            _resample_columns(f, taps, x, y, widest)
             return
         with f.each(0, out_width) as q:
-            _along(f, taps, q, x, inner, row(stored, y.start, q * inner), widest)
+            _resample_along(f, taps, q, x, inner, row(stored, y.start, q * inner), widest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,17 +103,17 @@ class _Row:
     def load(self, index: Value, lanes: int) -> Value:
         """`lanes` elements from `index` on."""
         type_ = vector(lanes, self.dtype.memory) if lanes > 1 else self.dtype.memory
-        return self._summed(self.f.load(self.f.at(self.start, index, self.dtype.memory), type_))
+        return self._to_sums(self.f.load(self.f.at(self.start, index, self.dtype.memory), type_))
 
     def gather(self, places: Value, lanes: int) -> Value:
-        return self._summed(gather(self.f, self.start, places, lanes, self.dtype.memory))
+        return self._to_sums(gather(self.f, self.start, places, lanes, self.dtype.memory))
 
     def store(self, value: Value, index: Value) -> None:
         if self.dtype.kind != "float":
             value = convert(self.f, value, self.sums, self.dtype)
         self.f.store(narrow(self.f, value, self.dtype), self.f.at(self.start, index, self.dtype.memory))
 
-    def _summed(self, raw: Value) -> Value:
+    def _to_sums(self, raw: Value) -> Value:
         value = widen(self.f, raw, self.dtype)
         return value if self.dtype.kind == "float" else convert(self.f, value, self.dtype, self.sums)
 
@@ -154,7 +156,9 @@ class _Taps:
         return convert(self.f, value, DTYPES["float32"], self.sums)
 
 
-def _along(f: Function, taps: _Taps, position: Value, x: _Row, step: Value, y: _Row, widest: int) -> None:
+def _resample_along(
+    f: Function, taps: _Taps, position: Value, x: _Row, step: Value, y: _Row, widest: int
+) -> None:
     """y[i] = the shift of one position plus its taps over x[place * step + i], for i below `step`."""
 
     def visit(first: Value, lanes: int, count: int) -> None:
@@ -163,25 +167,25 @@ def _along(f: Function, taps: _Taps, position: Value, x: _Row, step: Value, y: _
         def splat(value: Value) -> Value:
             return f.splat(value, lanes) if lanes > 1 else value
 
-        with f.loop(0, taps.taps, carry=[splat(taps.shift(position))] * count) as turn:
-            line = taps.place(turn.index, position) * step
-            weight = splat(taps.weight(turn.index, position))
+        with f.loop(0, taps.taps, carry=[splat(taps.shift(position))] * count) as loop:
+            line = taps.place(loop.index, position) * step
+            weight = splat(taps.weight(loop.index, position))
             parts = [x.load(line + offset, lanes) for offset in offsets]
-            turn.carry([f.fma(part, weight, s) for part, s in zip(parts, turn.carried, strict=True)])
-        for total, offset in zip(turn.carried, offsets, strict=True):
+            loop.carry([f.fma(part, weight, s) for part, s in zip(parts, loop.carried, strict=True)])
+        for total, offset in zip(loop.carried, offsets, strict=True):
             y.store(total, offset)
 
     visit_strips(f, step, visit, lanes=widest, chains=_CHAINS)
 
 
-def _columns(f: Function, taps: _Taps, x: _Row, y: _Row, widest: int) -> None:
+def _resample_columns(f: Function, taps: _Taps, x: _Row, y: _Row, widest: int) -> None:
     """y[q] = the shift of every position q plus its taps over x[place]."""
 
     def visit(first: Value, lanes: int, count: int) -> None:
-        with f.loop(0, taps.taps, carry=[taps.shift(first, lanes)]) as turn:
-            weight = taps.weight(turn.index, first, lanes)
-            part = x.gather(taps.place_at(turn.index, first), lanes)
-            turn.carry([f.fma(part, weight, turn.carried[0])])
-        y.store(turn.carried[0], first)
+        with f.loop(0, taps.taps, carry=[taps.shift(first, lanes)]) as loop:
+            weight = taps.weight(loop.index, first, lanes)
+            part = x.gather(taps.place_at(loop.index, first), lanes)
+            loop.carry([f.fma(part, weight, loop.carried[0])])
+        y.store(loop.carried[0], first)
 
     visit_strips(f, taps.n, visit, lanes=widest)

@@ -105,11 +105,11 @@ def combine(f: Function, row: Dtype, reduction: str, update: Value, place: Value
     value = f.load(update, row.memory)
     if reduction != "none":
         values = [widen(f, x, row) for x in (f.load(place, row.memory), value)]
-        value = narrow(f, _reduced(f, row, reduction, values), row)
+        value = narrow(f, _reduce(f, row, reduction, values), row)
     f.store(value, place)
 
 
-def _reduced(f: Function, row: Dtype, reduction: str, values: list[Value]) -> Value:
+def _reduce(f: Function, row: Dtype, reduction: str, values: list[Value]) -> Value:
     """The combined value; for bools a sum is `or`, a product is `and`."""
     if row.kind == "bool":
         return values[0] | values[1] if reduction in ("add", "max") else values[0] & values[1]

@@ -120,7 +120,7 @@ def _write_row_by_windows(
     d, h, w = axes
     od, oh = place
     rows = d.taps(f, od), h.taps(f, oh)
-    low, whole = w.whole(f, _TOGETHER)
+    low, whole = w.inner_range(f, _TOGETHER)
 
     def pool(ow: Value, count: int, taps: tuple[Value, Value]) -> None:
         window = PoolWindow(f, form, axes, (od, oh, ow), pixels, f.const(f.lanes))

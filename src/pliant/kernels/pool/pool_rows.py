@@ -23,7 +23,7 @@ from pliant.kernels.pool.pool_taps import (
 )
 from pliant.kernels.pool.pool_window import PoolArgs, PoolForm, combine_tap, first_value
 
-TOGETHER = 8
+ROWS_TOGETHER = 8
 """Output rows in scratch at a time, so that a line is not read directly after it was stored."""
 
 
@@ -41,7 +41,7 @@ def scratch_bytes(line: int, out_height: int, out_width: int) -> int:
     """Bytes for lines, a neutral line for rows outside the image, and the taps and the share of every
     column.
     """
-    return 4 * ((min(TOGETHER, out_height) + 1) * line + 2 * (out_width + MARGIN))
+    return 4 * ((min(ROWS_TOGETHER, out_height) + 1) * line + 2 * (out_width + MARGIN))
 
 
 def pool_rows_ir(isa: Isa, form: PoolForm) -> str:
@@ -51,15 +51,15 @@ def pool_rows_ir(isa: Isa, form: PoolForm) -> str:
         args, lo, hi, scratch = f.params
         (line,) = f.fields(args, PoolArgs, "line")
         d, h, w = (WindowAxis.of(f, args, PoolArgs, axis) for axis in AXES)
-        lines = f.least(h.out, TOGETHER)
+        lines = f.least(h.out, ROWS_TOGETHER)
         outside = f.at(scratch, lines * line)
         counts = f.at(outside, line)
         with f.each(0, (lines + 1) * line, f.lanes) as i:
             f.store(first_value(f, form, f.vec), f.at(scratch, i))
         if form.reduction == "average":
             count_taps(f, w, counts)
-        with f.each(lo, hi) as unit, f.each(0, d.out) as od, f.each(0, h.out, TOGETHER) as first:
-            stop = f.least(first + TOGETHER, h.out)
+        with f.each(lo, hi) as unit, f.each(0, d.out) as od, f.each(0, h.out, ROWS_TOGETHER) as first:
+            stop = f.least(first + ROWS_TOGETHER, h.out)
             _combine_rows(f, form, (d, h, w), (unit, od, first, stop), outside, f.at(scratch, w.pad))
             with f.each(first, stop) as oh:
                 if form.reduction == "average":
@@ -105,11 +105,11 @@ def _combine_rows(
         height = form.taps[0]
         shared = max(height - form.stride_w, 0) if form.stride_w else 0
         before = [value for i in range(shared) for value in read(h.start(first) + i)]
-        with f.loop(first, stop, carry=before) as turn:
-            rows = [turn.carried[i * count : (i + 1) * count] for i in range(shared)]
-            rows += [read(h.start(turn.index) + i) for i in range(shared, height)]
-            store(turn.index, offsets, [combine_taps(f, form, taps) for taps in zip(*rows, strict=True)])
-            turn.carry([value for row in rows[height - shared :] for value in row])
+        with f.loop(first, stop, carry=before) as loop:
+            rows = [loop.carried[i * count : (i + 1) * count] for i in range(shared)]
+            rows += [read(h.start(loop.index) + i) for i in range(shared, height)]
+            store(loop.index, offsets, [combine_taps(f, form, taps) for taps in zip(*rows, strict=True)])
+            loop.carry([value for row in rows[height - shared :] for value in row])
 
     def store(oh: Value, offsets: Sequence[Value], values: Sequence[Value]) -> None:
         to = f.at(lines, (oh - first) * line)
@@ -164,10 +164,10 @@ def _combine_columns(
         return [combine_taps(f, summed, one) for one in zip(*values, strict=True)]
 
     def counted(type_: str, offsets: Sequence[Value]) -> list[Value]:
-        with f.loop(0, w.kernel, carry=[first_value(f, form, type_)] * len(offsets)) as turn:
-            values = taps(f.at(line, turn.index * w.dilation), 0, type_, offsets)
-            turn.carry(_combine_taps(f, summed, turn.carried, values))
-        return turn.carried
+        with f.loop(0, w.kernel, carry=[first_value(f, form, type_)] * len(offsets)) as loop:
+            values = taps(f.at(line, loop.index * w.dilation), 0, type_, offsets)
+            loop.carry(_combine_taps(f, summed, loop.carried, values))
+        return loop.carried
 
     def visit(offsets: list[Value], lanes: int) -> None:
         type_ = vector(lanes, "float") if lanes > 1 else "float"

@@ -282,9 +282,9 @@ def _index(
 def _power(f: Function, x: Value, p: Value) -> Value:
     """|x| ** p for an integer p >= 1."""
     size = f.intrinsic("llvm.fabs", x.type, x)
-    with f.loop(1, p, carry=[size]) as turn:
-        turn.carry([turn.carried[0] * size])
-    return turn.carried[0]
+    with f.loop(1, p, carry=[size]) as loop:
+        loop.carry([loop.carried[0] * size])
+    return loop.carried[0]
 
 
 def take_root(f: Function, x: Value, p: Value) -> Value:
@@ -293,13 +293,13 @@ def take_root(f: Function, x: Value, p: Value) -> Value:
     def newton() -> list[Value]:
         order = _like(f, f.cast("sitofp", p, scalar(x.type)), x.type)
         # The start exceeds the root by less than a factor of 4, which p steps at least halve.
-        with f.loop(0, p * 3 + 8, carry=[_power_of_two_above(f, x, p)]) as turn:
-            y = turn.carried[0]
+        with f.loop(0, p * 3 + 8, carry=[_power_of_two_above(f, x, p)]) as loop:
+            y = loop.carried[0]
             with f.loop(2, p, carry=[y]) as power:
                 power.carry([power.carried[0] * y])
             following = y - (y - x / power.carried[0]) / order
-            turn.carry([f.select(following < y, following, y)])
-        return [f.select(x.compare("eq", 0.0), x, turn.carried[0])]
+            loop.carry([f.select(following < y, following, y)])
+        return [f.select(x.compare("eq", 0.0), x, loop.carried[0])]
 
     def simple() -> list[Value]:
         return f.choose(p.compare("eq", 2), lambda: [f.intrinsic("llvm.sqrt", x.type, x)], lambda: [x])

@@ -126,10 +126,10 @@ def _sum(f: Function, args: Value, operands: list[Value], row: _Row, chains: int
         steps = [
             element(f, args, "strides", i * (OUT_DIMS + SUM_DIMS) + OUT_DIMS + d) for i in range(len(here))
         ]
-        with f.loop(0, extent, carry=totals) as turn:
-            inner = [f.at(p, turn.index * s, row.dtype.memory) for p, s in zip(here, steps, strict=True)]
-            turn.carry(over(d + 1, inner, turn.carried))
-        return turn.carried
+        with f.loop(0, extent, carry=totals) as loop:
+            inner = [f.at(p, loop.index * s, row.dtype.memory) for p, s in zip(here, steps, strict=True)]
+            loop.carry(over(d + 1, inner, loop.carried))
+        return loop.carried
 
     return over(0, operands, [f.const(0, row.register)] * chains)
 

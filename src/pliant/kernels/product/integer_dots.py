@@ -16,11 +16,11 @@ def left_is_signed(isa: Isa) -> bool:
     return isa.name == "neon"
 
 
-def shared_word(f: Function, word: Value) -> Value:
+def splat_word(f: Function, word: Value) -> Value:
     """An i32 word of A in every lane, for `add_pairs` and `add_quads`."""
     lanes = f.splat(word)
     # Opaque, else LLVM keeps both halves of each vector of B in registers; SMULL2 reads the upper one.
-    return f.opaque(lanes) if f.isa.name == "neon" else lanes
+    return f.black_box(lanes) if f.isa.name == "neon" else lanes
 
 
 def add_pairs(f: Function, total: Value, x: Value, y: Value) -> Value:

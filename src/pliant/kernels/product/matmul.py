@@ -56,10 +56,10 @@ def matmul_ir(
     block = provide_block
     if bits:
         write_fill(module, (bits,))
-        block = _decoded
+        block = _decode_block
     elif element:
         write_scaled_block(module, element)
-        block = _scaled
+        block = _scale_block
     if activation:
         write_activate(module, vmath.ACTIVATIONS[activation])
     for groups in {1, panel}:
@@ -182,7 +182,9 @@ def _write_panel(module: Module, groups: int, has_activation: bool, block: Block
         f.ret()
 
 
-def _decoded(f: Function, args: Value, b: Value, group: Value, k: Value, n: Value, space: Value) -> Value:
+def _decode_block(
+    f: Function, args: Value, b: Value, group: Value, k: Value, n: Value, space: Value
+) -> Value:
     """The same for a coded B, whose rows are in groups."""
     coded = f.at(args, MatmulCodedArgs.coded.offset, "i8")
     block = f.call("block", "ptr", coded, group, k, (n + (GROUP_ROWS - 1)) & -GROUP_ROWS, space)
@@ -190,7 +192,7 @@ def _decoded(f: Function, args: Value, b: Value, group: Value, k: Value, n: Valu
     return block
 
 
-def _scaled(f: Function, args: Value, b: Value, group: Value, k: Value, n: Value, space: Value) -> Value:
+def _scale_block(f: Function, args: Value, b: Value, group: Value, k: Value, n: Value, space: Value) -> Value:
     """The same for a B of another type, with scales."""
     f.call("scaled_block", "void", args, b, group, k, n, space)
     return space
@@ -204,5 +206,5 @@ def write_activate(module: Module, function: ActivationFunction) -> None:
         with f.each(0, rows) as row, f.each(0, columns, f.lanes) as column:
             p = f.at(c, row * ldc + column)
             # Opaque, else LLVM turns relu in place into a masked store, ten times slower on some CPUs.
-            f.store(function(f, f.opaque(f.load(p, f.vec))), p)
+            f.store(function(f, f.black_box(f.load(p, f.vec))), p)
         f.ret()

@@ -95,7 +95,7 @@ def blocking(n_batch: int, n_rows: int, n_columns: int, n_threads: int, wide: in
 
     With fewer units a delayed thread makes the others wait. A tile has `wide` column groups.
     """
-    row_block = _even(max(n_rows, 1), 144)
+    row_block = _divide_evenly(max(n_rows, 1), 144)
     groups = max(1, -(-n_columns // COLUMNS))
     others = n_batch * -(-n_rows // row_block)
     panel = groups * others // (12 * n_threads) if n_threads > 1 else groups
@@ -105,7 +105,7 @@ def blocking(n_batch: int, n_rows: int, n_columns: int, n_threads: int, wide: in
     return Blocking(row_block, min(sizes, key=lambda n: -(-(others * -(-groups // n)) // n_threads) * n))
 
 
-def _even(n: int, most: int) -> int:
+def _divide_evenly(n: int, most: int) -> int:
     """The size of equal parts of n, each at most `most`; a multiple of 12 if there are several."""
     parts = -(-n // most)
     size = -(-n // parts)

@@ -14,7 +14,7 @@ from pliant.kernels.emit import vmath
 from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.isa import Isa
 from pliant.kernels.emit.values import Value, vector
-from pliant.kernels.product.integer_dots import add_pairs, add_quads, left_is_signed, shared_word
+from pliant.kernels.product.integer_dots import add_pairs, add_quads, left_is_signed, splat_word
 from pliant.kernels.product.matmul import write_activate
 from pliant.kernels.product.matmul_args import COLUMNS
 from pliant.kernels.product.matmul_pack import write_copy_columns
@@ -68,14 +68,14 @@ class IntegerForm(Enum):
         return -(-depth // self.packing)
 
 
-def form_for(isa: Isa, fits_bytes: bool) -> IntegerForm:
+def choose_form(isa: Isa, fits_bytes: bool) -> IntegerForm:
     """The form of a product on `isa` whose weights, minus their zero point, fit signed bytes or not."""
     if not fits_bytes:
         return IntegerForm.WORDS
     return IntegerForm.BYTES if isa.has_dot else IntegerForm.WIDENED
 
 
-def shift_of(isa: Isa, a_dtype: str) -> int:
+def byte_shift(isa: Isa, a_dtype: str) -> int:
     """Number to add to bytes of `a_dtype` ("int8", "uint8") for the signedness of BYTES on `isa`."""
     is_signed = a_dtype == "int8"
     return 0 if is_signed == left_is_signed(isa) else 128 if is_signed else -128
@@ -329,9 +329,11 @@ def _write_tile(module: Module, rows: int, form: IntegerForm, is_float: bool) ->
         def step(word: Value, sums: list[Value]) -> list[Value]:
             columns = [_columns(f, form, b, word * COLUMNS + v * f.lanes) for v in range(vectors)]
             for i, p in enumerate(a_rows):
-                x = shared_word(f, f.load(f.at(p, word, "i32"), "i32", form.a_bytes))
+                x = splat_word(f, f.load(f.at(p, word, "i32"), "i32", form.a_bytes))
                 of_row = slice(i * vectors, (i + 1) * vectors)
-                sums[of_row] = f.kept([add(f, t, x, y) for t, y in zip(sums[of_row], columns, strict=True)])
+                sums[of_row] = f.keep_sums(
+                    [add(f, t, x, y) for t, y in zip(sums[of_row], columns, strict=True)]
+                )
             return sums
 
         if form is IntegerForm.BYTES:
@@ -339,12 +341,12 @@ def _write_tile(module: Module, rows: int, form: IntegerForm, is_float: bool) ->
         else:
             begin = [f.const(0, integers)] * vectors
         whole = words & -_UNROLL
-        with f.loop(0, whole, _UNROLL, carry=begin * rows) as turn:
-            sums = list(turn.carried)
+        with f.loop(0, whole, _UNROLL, carry=begin * rows) as loop:
+            sums = list(loop.carried)
             for i in range(_UNROLL):
-                sums = step(turn.index + i, sums)
-            turn.carry(sums)
-        with f.loop(whole, words, carry=turn.carried) as rest:
+                sums = step(loop.index + i, sums)
+            loop.carry(sums)
+        with f.loop(whole, words, carry=loop.carried) as rest:
             rest.carry(step(rest.index, list(rest.carried)))
         if is_float:
             _store_floats(f, rest.carried, (c, ldc), a_scale, b_scales, bias, added)

@@ -11,7 +11,7 @@ from pliant.kernels.emit.builder import Module
 from pliant.kernels.emit.isa import Isa
 from pliant.kernels.emit.spans import ColumnSpan, reduce_columns, visit_columns
 from pliant.kernels.emit.values import Value, scalar, vector
-from pliant.kernels.product.matmul_integer import IntegerForm, shift_of
+from pliant.kernels.product.matmul_integer import IntegerForm, byte_shift
 
 CHUNK = 4096
 RANGE = "value_range"
@@ -77,20 +77,20 @@ def quantize_rows_ir(isa: Isa, form: IntegerForm) -> str:
         names = ("x", "n", "q", "ld", "ranges", "n_ranges", "scale", "zero")
         x, n, q, ld, ranges, n_ranges, to_scale, to_zero = f.fields(args, QuantizeRowsArgs, *names)
         zero = f.const(0.0, "float")
-        with f.loop(0, n_ranges, carry=[zero, zero]) as turn:
-            at = turn.index * 2
-            turn.carry(
+        with f.loop(0, n_ranges, carry=[zero, zero]) as loop:
+            at = loop.index * 2
+            loop.carry(
                 [
-                    _least(turn.carried[0], f.load(f.at(ranges, at))),
-                    _most(turn.carried[1], f.load(f.at(ranges, at + 1))),
+                    _least(loop.carried[0], f.load(f.at(ranges, at))),
+                    _most(loop.carried[1], f.load(f.at(ranges, at + 1))),
                 ]
             )
-        least, most = turn.carried
+        least, most = loop.carried
         scale = (most - least) / 255.0
         scale = f.select(scale > 0.0, scale, f.const(1.0, "float"))
         whole_point = round_to_integer(f, f.splat(-least / scale))
         point = f.cast("sitofp", whole_point, f.vec)
-        moved = whole_point + shift_of(isa, "uint8")
+        moved = whole_point + byte_shift(isa, "uint8")
         by, lowest, highest = f.splat(scale), -point, f.const(255.0, f.vec) - point
         with f.when(lo.compare("eq", 0)):
             f.store(scale, to_scale)

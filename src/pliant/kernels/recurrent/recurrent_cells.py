@@ -14,7 +14,7 @@ CellActivation = Callable[[Function, Value, Value, Value], Value]
 """(function, x, alpha, beta) -> y, the parameters in every lane."""
 
 
-def _thresholded(f: Function, x: Value, alpha: Value, beta: Value) -> Value:
+def _thresholded_relu(f: Function, x: Value, alpha: Value, beta: Value) -> Value:
     return f.select(x <= alpha, f.const(0.0, x.type), x)
 
 
@@ -34,7 +34,7 @@ ACTIVATIONS: dict[str, tuple[CellActivation, float, float]] = {
     "sigmoid": (lambda f, x, a, b: elementary.sigmoid(f, x), 0.0, 0.0),
     "affine": (lambda f, x, a, b: x * a + b, 1.0, 0.0),
     "leakyrelu": (lambda f, x, a, b: f.select(x < 0.0, x * a, x), 0.01, 0.0),
-    "thresholdedrelu": (_thresholded, 1.0, 0.0),
+    "thresholdedrelu": (_thresholded_relu, 1.0, 0.0),
     "scaledtanh": (lambda f, x, a, b: a * vmath.tanh(f, x * b), 1.0, 1.0),
     "hardsigmoid": (_hard_sigmoid, 0.2, 0.5),
     "elu": (_elu, 1.0, 0.0),
@@ -85,7 +85,7 @@ def call_cell(f: Function, n_pass: int, at: CellArgs, is_live: Value) -> None:
 
 
 def _write_cell(f: Function, form: RecurrentForm, n_pass: int, at: CellArgs, is_live: Value) -> None:
-    sums, peepholes = partial(_of_gate, f, at.sums), partial(_of_gate, f, at.peepholes)
+    sums, peepholes = partial(_gate_place, f, at.sums), partial(_gate_place, f, at.peepholes)
     old = f.load(at.old, f.vec)
     acts = [_activation(f, form, at.args, i) for i in range(len(form.activations))]
     match form.cell:
@@ -108,7 +108,7 @@ def _write_cell(f: Function, form: RecurrentForm, n_pass: int, at: CellArgs, is_
     f.store(f.select(is_live, new, old), at.new)
 
 
-def _of_gate(f: Function, first: Value, gate: int) -> Value:
+def _gate_place(f: Function, first: Value, gate: int) -> Value:
     return f.load(f.at(first, gate * LANES), f.vec)
 
 
@@ -123,7 +123,7 @@ def _activation(f: Function, form: RecurrentForm, args: Value, i: int) -> BoundA
             x = f.select(x > limit, limit, x)
             x = f.select(x < -limit, -limit, x)
         y = function(f, x, f.splat(alpha), f.splat(beta))
-        return y if _has_registers(f.isa) else f.pinned([y])[0]  # one activation after another
+        return y if _has_registers(f.isa) else f.pin([y])[0]  # one activation after another
 
     return apply
 

@@ -72,16 +72,16 @@ def _write_member(module: Module, form: RecurrentForm) -> None:
         crew = _CrewWriter(f, args, number)
         n_passes = len(form.passes)
         total = steps * n_passes * shares
-        with f.repeat() as turn:
-            ticket = f.op(f"atomicrmw add {crew.drawn}, i64 1 acq_rel", "i64")
+        with f.repeat() as loop:
+            ticket = f.op(f"atomicrmw add {crew.next_ticket}, i64 1 acq_rel", "i64")
             is_work = ticket < total
             with f.when(is_work):
                 phase, share = ticket // shares, ticket % shares
                 _wait_for(f, crew.done, phase * shares)
                 work = _ShareWriter(f, form, crew, phase // n_passes, share, scratch)
-                f.match(phase % n_passes, {n: partial(work.do, n) for n in range(n_passes)})
+                f.match(phase % n_passes, {n: partial(work.write_pass, n) for n in range(n_passes)})
                 f.op(f"atomicrmw add {crew.done}, i64 1 acq_rel", "i64")
-            turn.again(is_work)
+            loop.repeat_if(is_work)
         f.ret()
 
 
@@ -91,9 +91,9 @@ def _wait_for(f: Function, counter: Value, number: Value) -> None:
     def read() -> Value:
         return f.op(f"load atomic i64, {counter} acquire, align 8", "i64")
 
-    with f.when(read() < number), f.repeat() as turn:
+    with f.when(read() < number), f.repeat() as loop:
         f.pause()
-        turn.again(read() < number)
+        loop.repeat_if(read() < number)
 
 
 class _CrewWriter:
@@ -113,17 +113,17 @@ class _CrewWriter:
         self.is_backward = (backward + self.direction - first) & 1
         self.width = self.blocks * LANES
         (memory,) = f.fields(args, RecurrentArgs, "memory")
-        self.drawn = f.at(memory, number * (unit_rows * self.width * _STATES + 2 * _COUNTER_FLOATS))
-        self.done = f.at(self.drawn, _COUNTER_FLOATS)
+        self.next_ticket = f.at(memory, number * (unit_rows * self.width * _STATES + 2 * _COUNTER_FLOATS))
+        self.done = f.at(self.next_ticket, _COUNTER_FLOATS)
 
     def state(self, n: "int | Value") -> Value:
         """The n-th of the states, [row][width]."""
-        return self.f.at(self.drawn, self.rows * self.width * n + 2 * _COUNTER_FLOATS)
+        return self.f.at(self.next_ticket, self.rows * self.width * n + 2 * _COUNTER_FLOATS)
 
     def start(self) -> None:
         """Write initial states; zero if none are given, and in padding."""
         f = self.f
-        for counter in (self.drawn, self.done):
+        for counter in (self.next_ticket, self.done):
             f.store(f.const(0), counter)
         state_b, state_d = self.integers("state_b", "state_d")
         for n, name in ((0, "initial_h"), (2, "initial_c")):
@@ -153,7 +153,7 @@ class _ShareWriter:
         self.stop = crew.blocks * (share + 1) // shares
         self.h, self.following = crew.state(t & 1), crew.state((t & 1) ^ 1)
 
-    def do(self, n_pass: int) -> None:
+    def write_pass(self, n_pass: int) -> None:
         """The share of the step's first or second product, and the cell update after it."""
         f, count = self.f, self.form.passes[n_pass]
         weights = f.fields(self.args, RecurrentArgs, "weights", "late_weights")[n_pass]

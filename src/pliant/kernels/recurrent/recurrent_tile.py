@@ -84,7 +84,7 @@ def _write_tile(module: Module, gates: int, rows: int) -> None:
                             n = step % chains * len(sums) + i * len(loaded) + v
                             now[n] = f.fma(x, column_values, now[n])
                         if isa.has_fma and (i % 4 == 3 or i == rows - 1):
-                            now = f.pinned(now)
+                            now = f.pin(now)
                 k.carry(now)
             total = k.carried[: len(sums)]
             for chain in range(1, chains):

@@ -60,13 +60,13 @@ def _write_columns(
     is_back, is_late = is_reverse.compare("ne", 0), is_exclusive.compare("ne", 0)
     memory, register = ((vector(lanes, t) if lanes else t) for t in (row.memory, row.register))
     first = at[0] * n * inner + at[1]
-    with f.loop(0, n, carry=[f.const(operation == "mul", register)] * chains) as turn:
-        j = f.select(is_back, n - 1 - turn.index, turn.index)
+    with f.loop(0, n, carry=[f.const(operation == "mul", register)] * chains) as loop:
+        j = f.select(is_back, n - 1 - loop.index, loop.index)
         sums = []
-        for c, before in enumerate(turn.carried):
+        for c, before in enumerate(loop.carried):
             place = first + j * inner + c * lanes
             element = widen(f, f.load(f.at(source, place, row.memory), memory), row)
             sums.append(OPERATIONS[operation](f, row, [before, element]))
             found = f.select(is_late, before, sums[-1])
             f.store(narrow(f, found, row), f.at(target, place, row.memory))
-        turn.carry(sums)
+        loop.carry(sums)

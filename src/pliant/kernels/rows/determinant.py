@@ -27,8 +27,8 @@ def determinant_ir(isa: Isa, name: str, dtype: str) -> str:
                 raw = widen(f, f.load(f.at(source, u * count + i, row.memory), row.memory), row)
                 value = raw if raw.type == "double" else f.cast("fpext", raw, "double")
                 f.store(value, f.at(work, i, "double"))
-            with f.loop(0, n, carry=[f.const(1.0, "double")]) as turn:
-                c = turn.index
+            with f.loop(0, n, carry=[f.const(1.0, "double")]) as loop:
+                c = loop.index
                 with f.loop(c, n, carry=[c, f.const(-1.0, "double")]) as search:
                     entry = f.load(f.at(work, search.index * n + c, "double"), "double")
                     size = vmath.magnitude(f, entry)
@@ -55,8 +55,8 @@ def determinant_ir(isa: Isa, name: str, dtype: str) -> str:
                         above = f.load(f.at(work, c * n + j, "double"), "double")
                         f.store(f.load(at, "double") - share * above, at)
                 signed = f.select(best.compare("eq", c), pivot, -pivot)
-                turn.carry([turn.carried[0] * signed])
-            result = turn.carried[0]
+                loop.carry([loop.carried[0] * signed])
+            result = loop.carried[0]
             if row.register != "double":
                 result = convert(f, result, wide, DTYPES["float32"])
             f.store(narrow(f, result, row), f.at(target, u, row.memory))

@@ -72,18 +72,18 @@ def _row(f: Function, extremum: Extremum, unit: Value) -> None:
         return found | element.compare("uno", element) if row.kind == "float" else found
 
     def search() -> list[Value]:
-        with f.repeat([f.const(0)]) as turn:
-            (i,) = turn.carried
+        with f.repeat([f.const(0)]) as loop:
+            (i,) = loop.carried
             after = i + f.lanes
             is_missed = f.cast("bitcast", hits(i, f.lanes), f"i{f.lanes}").compare("eq", 0)
-            turn.again(is_missed & (after + f.lanes <= n), [after])
-        return [turn.carried[0] - f.lanes]
+            loop.repeat_if(is_missed & (after + f.lanes <= n), [after])
+        return [loop.carried[0] - f.lanes]
 
     (near,) = f.choose(n >= f.lanes, search, lambda: [f.const(0)])
-    with f.repeat([near]) as turn:
-        (i,) = turn.carried
-        turn.again(hits(i, 0) ^ 1, [i + 1])
-    found = turn.carried[0] - 1
+    with f.repeat([near]) as loop:
+        (i,) = loop.carried
+        loop.repeat_if(hits(i, 0) ^ 1, [i + 1])
+    found = loop.carried[0] - 1
     f.store(n - 1 - found if extremum.is_last else found, f.at(out, unit, "i64"))
 
 
@@ -96,19 +96,19 @@ def _best(f: Function, extremum: Extremum, start: Value, n: Value) -> Value:
     for chains in (_CHAINS, 1):
         step = chains * f.lanes
         stop = done + (n - done) // step * step
-        with f.loop(done, stop, step, carry=bests[:chains]) as turn:
-            places = [f.at(start, turn.index + c * f.lanes, row.memory) for c in range(chains)]
-            pairs = zip(turn.carried, [_load(f, row, place, f.lanes) for place in places], strict=True)
-            turn.carry([combine(f, row, pair) for pair in pairs])
-        (best, *others), done = turn.carried, stop
+        with f.loop(done, stop, step, carry=bests[:chains]) as loop:
+            places = [f.at(start, loop.index + c * f.lanes, row.memory) for c in range(chains)]
+            pairs = zip(loop.carried, [_load(f, row, place, f.lanes) for place in places], strict=True)
+            loop.carry([combine(f, row, pair) for pair in pairs])
+        (best, *others), done = loop.carried, stop
         for other in others:
             best = combine(f, row, [best, other])
         bests = [best]
     folded = f.fold(best, lambda a, b: combine(f, row, [a, b]))
-    with f.loop(done, n, carry=[folded]) as turn:
-        element = _load(f, row, f.at(start, turn.index, row.memory), 0)
-        turn.carry([combine(f, row, [turn.carried[0], element])])
-    return turn.carried[0]
+    with f.loop(done, n, carry=[folded]) as loop:
+        element = _load(f, row, f.at(start, loop.index, row.memory), 0)
+        loop.carry([combine(f, row, [loop.carried[0], element])])
+    return loop.carried[0]
 
 
 def _load(f: Function, row: Dtype, place: Value, lanes: int) -> Value:
@@ -137,16 +137,16 @@ def _columns(f: Function, extremum: Extremum, outer: Value, column: Value, lanes
         return _load(f, row, f.at(start, inner * i, row.memory), lanes)
 
     zero = f.const(0, vector(lanes, "i64") if lanes else "i64")
-    with f.loop(1, n, carry=[element(0), zero]) as turn:
-        best, at = turn.carried
-        x_here = element(turn.index)
-        takes = _takes(f, extremum, row, x_here, best)
-        here = f.splat(turn.index) if lanes else turn.index
-        turn.carry([f.select(takes, x_here, best), f.select(takes, here, at)])
-    f.store(turn.carried[1], f.at(out, outer * inner + column, "i64"))
+    with f.loop(1, n, carry=[element(0), zero]) as loop:
+        best, at = loop.carried
+        x_here = element(loop.index)
+        takes = _replaces_best(f, extremum, row, x_here, best)
+        here = f.splat(loop.index) if lanes else loop.index
+        loop.carry([f.select(takes, x_here, best), f.select(takes, here, at)])
+    f.store(loop.carried[1], f.at(out, outer * inner + column, "i64"))
 
 
-def _takes(f: Function, extremum: Extremum, row: Dtype, x: Value, best: Value) -> Value:
+def _replaces_best(f: Function, extremum: Extremum, row: Dtype, x: Value, best: Value) -> Value:
     """Whether x replaces the best so far."""
     letter = "g" if extremum.is_largest else "l"
     how = f"{letter}{'e' if extremum.is_last else 't'}"

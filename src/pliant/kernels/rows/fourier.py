@@ -65,9 +65,9 @@ def fourier_ir(isa: Isa, name: str, dtype: str) -> str:
         with f.each(lo, hi) as u, f.each(0, inner) as i:
             k = u % n
             start = _start(f, args, u // n) + i * parts
-            with f.loop(0, used, carry=[zero, zero, f.const(0)]) as turn:
-                real, imaginary, t = turn.carried
-                j = turn.index
+            with f.loop(0, used, carry=[zero, zero, f.const(0)]) as loop:
+                real, imaginary, t = loop.carried
+                j = loop.index
                 at = start + j * stride
                 is_real = parts.compare("eq", 1)
                 a = number(at)
@@ -77,7 +77,7 @@ def fourier_ir(isa: Isa, name: str, dtype: str) -> str:
                 weight = weight * _window(f, has_window, window, j, dtype)
                 c, s = (f.load(f.at(roots, t * 2 + part, "double"), "double") for part in (0, 1))
                 turned = t + k
-                turn.carry(
+                loop.carry(
                     [
                         real + (a * c - b * s) * weight,
                         imaginary + (a * s + b * c) * weight,
@@ -85,7 +85,7 @@ def fourier_ir(isa: Isa, name: str, dtype: str) -> str:
                     ]
                 )
             place = (u * inner + i) * out_parts
-            results = [x * factor for x in turn.carried[:2]]
+            results = [x * factor for x in loop.carried[:2]]
             if row.register != "double":
                 results = [convert(f, x, wide, DTYPES["float32"]) for x in results]
             f.store(narrow(f, results[0], row), f.at(target, place, row.memory))

@@ -58,10 +58,10 @@ def _write_channel(
     bias, share, beta = (f.splat(number) for number in numbers)
 
     def visit(span: ColumnSpan, _: list[Value]) -> list[Value]:
-        with f.loop(first, stop, carry=[f.const(0.0, f.vec)]) as turn:
-            x = span.load(f.at(image, turn.index * inner))
-            turn.carry([f.fma(x, x, turn.carried[0])])
-        base = f.fma(share, turn.carried[0], bias)
+        with f.loop(first, stop, carry=[f.const(0.0, f.vec)]) as loop:
+            x = span.load(f.at(image, loop.index * inner))
+            loop.carry([f.fma(x, x, loop.carried[0])])
+        base = f.fma(share, loop.carried[0], bias)
         span.store(span.load(here[0]) / elementary.power(f, base, beta), here[1])
         return []
 

@@ -171,19 +171,19 @@ class _Writer:
             whole = self.n - self.n % step
             with f.loop(0, whole, step * BLOCK, carry=other.carried[:_CHAINS]) as block:
                 stop = f.least(block.index + step * BLOCK, whole)
-                with f.loop(block.index, stop, step, carry=vectors) as turn:
-                    places = [f.at(here, turn.index + c * f.lanes, self.row.memory) for c in range(_CHAINS)]
+                with f.loop(block.index, stop, step, carry=vectors) as loop:
+                    places = [f.at(here, loop.index + c * f.lanes, self.row.memory) for c in range(_CHAINS)]
                     terms = [self._term(place, spread, f.lanes) for place in places]
-                    turn.carry(self._combined(turn.carried, terms))
-                block.carry(self._combined(block.carried, turn.carried))
+                    loop.carry(self._combined(loop.carried, terms))
+                block.carry(self._combined(block.carried, loop.carried))
             rest = self.n - self.n % f.lanes
-            with f.loop(whole, rest, f.lanes, carry=block.carried[:1]) as turn:
-                place = f.at(here, turn.index, self.row.memory)
-                turn.carry(self._combined(turn.carried, [self._term(place, spread, f.lanes)]))
+            with f.loop(whole, rest, f.lanes, carry=block.carried[:1]) as loop:
+                place = f.at(here, loop.index, self.row.memory)
+                loop.carry(self._combined(loop.carried, [self._term(place, spread, f.lanes)]))
             with f.loop(rest, self.n, carry=other.carried[_CHAINS:]) as last:
                 place = f.at(here, last.index, self.row.memory)
                 last.carry(self._combined(last.carried, [self._term(place, single, 0)]))
-            other.carry([*turn.carried, *block.carried[1:], *last.carried])
+            other.carry([*loop.carried, *block.carried[1:], *last.carried])
         *vectors, scalar = other.carried
         total = vectors[0]
         for v in vectors[1:]:
@@ -215,13 +215,13 @@ class _Writer:
         with f.loop(0, self.others, carry=starts) as other:
             here = f.at(base, self._offset("other", other.index) + column, self.row.memory)
             with f.loop(0, self.n, BLOCK, carry=other.carried) as block:
-                with f.loop(block.index, f.least(block.index + BLOCK, self.n), carry=starts) as turn:
-                    line = f.at(here, turn.index * self.step, self.row.memory)
+                with f.loop(block.index, f.least(block.index + BLOCK, self.n), carry=starts) as loop:
+                    line = f.at(here, loop.index * self.step, self.row.memory)
                     places = [f.at(line, c * width, self.row.memory) for c in range(chains)]
                     pairs = zip(places, operands, strict=True)
                     terms = [self._term(place, operand, lanes) for place, operand in pairs]
-                    turn.carry(self._combined(turn.carried, terms))
-                block.carry(self._combined(block.carried, turn.carried))
+                    loop.carry(self._combined(loop.carried, terms))
+                block.carry(self._combined(block.carried, loop.carried))
             other.carry(block.carried)
         for total, output, operand in zip(other.carried, outputs, operands, strict=True):
             self._store(total, output, operand, lanes)

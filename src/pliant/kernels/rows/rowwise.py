@@ -105,9 +105,9 @@ def mean_ir(isa: Isa) -> str:
         first = lo * MEAN_COLUMNS
 
         def visit(span: ColumnSpan, _: list[Value]) -> list[Value]:
-            with f.loop(0, n_rows, carry=[f.const(0, f.vec)]) as turn:
-                turn.carry([turn.carried[0] + span.load(f.at(x, turn.index * ld + first))])
-            span.store(turn.carried[0] * share, f.at(out, first))
+            with f.loop(0, n_rows, carry=[f.const(0, f.vec)]) as loop:
+                loop.carry([loop.carried[0] + span.load(f.at(x, loop.index * ld + first))])
+            span.store(loop.carried[0] * share, f.at(out, first))
             return []
 
         visit_columns(f, f.least(hi * MEAN_COLUMNS, n) - first, visit)
@@ -123,10 +123,10 @@ def maximum_ir(isa: Isa) -> str:
         first = lo * MEAN_COLUMNS
 
         def visit(span: ColumnSpan, _: list[Value]) -> list[Value]:
-            with f.loop(0, n_rows, carry=[f.const(-inf, f.vec)]) as turn:
-                row = span.load(f.at(x, turn.index * ld + first))
-                turn.carry([vmath.largest(f, turn.carried[0], row)])
-            span.store(turn.carried[0], f.at(out, first))
+            with f.loop(0, n_rows, carry=[f.const(-inf, f.vec)]) as loop:
+                row = span.load(f.at(x, loop.index * ld + first))
+                loop.carry([vmath.largest(f, loop.carried[0], row)])
+            span.store(loop.carried[0], f.at(out, first))
             return []
 
         visit_columns(f, f.least(hi * MEAN_COLUMNS, n) - first, visit)
@@ -182,7 +182,7 @@ def _softmax_row(f: Function, n: Value, x: Value, out: Value) -> None:
     def visit(span: ColumnSpan, sums: list[Value]) -> list[Value]:
         y = vmath.exp_nonpositive(f, span.load(x) - shift)
         span.store(y, out)
-        return [sums[0] + span.only(y, 0.0)]
+        return [sums[0] + span.mask(y, 0.0)]
 
     (sums,) = visit_columns(f, n, visit, [f.const(0, f.vec)])
     share = f.splat(f.const(1.0, "float") / f.fold(sums, _add))

@@ -87,8 +87,8 @@ def _sift(module: Module) -> None:
     with module.function("sift", params, is_exported=False) as f:
         heap, start, n = f.params
         key, index = _read(f, heap, start)
-        with f.repeat([start]) as turn:
-            (at,) = turn.carried
+        with f.repeat([start]) as loop:
+            (at,) = loop.carried
             left = at * 2 + 1
             right = f.select(left + 1 < n, left + 1, left)
             safe = [f.select(child < n, child, at) for child in (left, right)]
@@ -99,8 +99,8 @@ def _sift(module: Module) -> None:
             sinks = (left < n) & _is_worse(f, (pair[0], pair[1]), (key, index))
             with f.when(sinks):
                 _write(f, heap, at, *pair)
-            turn.again(sinks, [f.select(sinks, child, at)])
-        _write(f, heap, turn.carried[0], key, index)
+            loop.repeat_if(sinks, [f.select(sinks, child, at)])
+        _write(f, heap, loop.carried[0], key, index)
         f.ret()
 
 

@@ -47,7 +47,7 @@ class CallTable:
         self.n_entries += 1
         return self.n_entries - 1
 
-    def share(self, shares: Int64[np.ndarray, "entries 2"]) -> None:
+    def set_shares(self, shares: Int64[np.ndarray, "entries 2"]) -> None:
         """Set every entry's units and grain, in order, e.g. for another sequence length.
 
         Raises KernelError for more than MAX_UNITS, and changes nothing.

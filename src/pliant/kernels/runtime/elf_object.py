@@ -41,12 +41,12 @@ class Symbol:
     value: int
 
     @property
-    def is_outside(self) -> bool:
+    def is_undefined(self) -> bool:
         return self.section == _UNDEFINED
 
 
 @dataclass(frozen=True, slots=True)
-class Relocation:
+class ElfRelocation:
     """At byte `at` of the loaded sections: apply a patch of type `kind` with the address of `symbol` +
     `addend`.
     """
@@ -79,7 +79,7 @@ class ElfObject:
                 image[at : at + section.size] = self.data[section.offset : section.offset + section.size]
         return image
 
-    def relocations(self) -> Iterator[Relocation]:
+    def relocations(self) -> Iterator[ElfRelocation]:
         """The relocations of loaded sections."""
         for section in self.sections:
             if section.type != _SHT_RELA or section.info not in self.offsets:
@@ -87,16 +87,16 @@ class ElfObject:
             for entry in range(section.offset, section.offset + section.size, 24):
                 where, info, addend = struct.unpack_from("<QQq", self.data, entry)
                 at = self.offsets[section.info] + where
-                yield Relocation(at, info & 0xFFFFFFFF, self.symbols[info >> 32], addend)
+                yield ElfRelocation(at, info & 0xFFFFFFFF, self.symbols[info >> 32], addend)
 
-    def defined(self) -> dict[str, int]:
+    def defined_symbols(self) -> dict[str, int]:
         """The offsets of its named symbols in the block, without Arm's marks of code and data."""
         inside = (s for s in self.symbols if s.name not in _MARKS and s.section in self.offsets)
         return {s.name: self.offsets[s.section] + s.value for s in inside}
 
-    def outside(self) -> tuple[str, ...]:
+    def undefined_names(self) -> tuple[str, ...]:
         """The undefined names."""
-        return tuple(s.name for s in self.symbols if s.is_outside and s.name)
+        return tuple(s.name for s in self.symbols if s.is_undefined and s.name)
 
 
 def read_object(data: bytes) -> ElfObject:

@@ -43,25 +43,25 @@ class Library:
         self._loaded: dict[Path, Mapping[str, int]] = {}
         self._mutex = ForkSafeLock()
 
-    def function(self, name: str, ir: Callable[[], str]) -> int:
+    def load_function(self, name: str, ir: Callable[[], str]) -> int:
         """The address of the function `name`, defined in the module whose text `ir()` gives.
 
         The text alone determines the loaded code, so different kernels with equal names do not conflict.
         Raises KernelError for IR that LLVM rejects.
         """
-        return self.functions({name: ir})[name]
+        return self.load_functions({name: ir})[name]
 
-    def functions(self, wanted: Mapping[str, Callable[[], str]]) -> dict[str, int]:
-        """As `function`, for several functions at once: those not cached are compiled in one child
+    def load_functions(self, wanted: Mapping[str, Callable[[], str]]) -> dict[str, int]:
+        """As `load_function`, for several functions at once: those not cached are compiled in one child
         process.
         """
         texts = {name: ir() for name, ir in wanted.items()}
-        modules = self._modules(
+        modules = self._load_modules(
             {name: (self._path(text), partial(str, text)) for name, text in texts.items()}
         )
         return {name: _address(symbols, name) for name, symbols in modules.items()}
 
-    def generated(self, wanted: Mapping[str, Callable[[], str]]) -> dict[str, Mapping[str, int]]:
+    def load_generated(self, wanted: Mapping[str, Callable[[], str]]) -> dict[str, Mapping[str, int]]:
         """The symbols of modules written by pliant's generators, by a name that identifies the module up to
         the ISA row.
 
@@ -71,9 +71,11 @@ class Library:
         """
         source = generator_version()
         texts = {name: cache(ir) for name, ir in wanted.items()}  # generated at most once
-        return self._modules({name: (self._noted(source, name, ir), ir) for name, ir in texts.items()})
+        return self._load_modules(
+            {name: (self._noted_path(source, name, ir), ir) for name, ir in texts.items()}
+        )
 
-    def _noted(self, source: str | None, name: str, ir: Callable[[], str]) -> Path:
+    def _noted_path(self, source: str | None, name: str, ir: Callable[[], str]) -> Path:
         """The path of a generated module's object, from its note or else from its text."""
         if source is None:
             return self._path(ir())
@@ -85,14 +87,16 @@ class Library:
         _write(note, path.name.encode())
         return path
 
-    def _modules(self, wanted: Mapping[str, tuple[Path, Callable[[], str]]]) -> dict[str, Mapping[str, int]]:
+    def _load_modules(
+        self, wanted: Mapping[str, tuple[Path, Callable[[], str]]]
+    ) -> dict[str, Mapping[str, int]]:
         with self._mutex.lock:
             missing = {path: ir for path, ir in wanted.values() if path not in self._loaded}
-            for path, data in self._objects(missing).items():
+            for path, data in self._read_or_compile(missing).items():
                 self._loaded[path] = load(data)
             return {name: self._loaded[path] for name, (path, _) in wanted.items()}
 
-    def _objects(self, wanted: Mapping[Path, Callable[[], str]]) -> dict[Path, bytes]:
+    def _read_or_compile(self, wanted: Mapping[Path, Callable[[], str]]) -> dict[Path, bytes]:
         """The objects of modules, from their files, or compiled and written there."""
         cached = {path: data for path in wanted if (data := _read(path)) is not None}
         missing = [path for path in wanted if path not in cached]

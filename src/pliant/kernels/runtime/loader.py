@@ -11,7 +11,7 @@ from hashlib import sha256
 
 from pliant import system
 from pliant.errors import KernelError
-from pliant.kernels.runtime.elf_object import ElfObject, Relocation, read_object
+from pliant.kernels.runtime.elf_object import ElfObject, ElfRelocation, read_object
 from pliant.kernels.runtime.relocate import MACHINES, STUB_BYTES, Machine
 
 _ABSOLUTE = 0xFFF1
@@ -25,7 +25,7 @@ def load(data: bytes) -> Mapping[str, int]:
     """
     symbols = _symbols_of(sha256(data).digest())
     if not symbols:
-        symbols.update(_mapped(data))
+        symbols.update(_map_code(data))
     return symbols
 
 
@@ -35,17 +35,17 @@ def _symbols_of(digest: bytes) -> dict[str, int]:
     return {}
 
 
-def _mapped(data: bytes) -> dict[str, int]:
+def _map_code(data: bytes) -> dict[str, int]:
     linker = Linker.of(data)
     if linker.machine.name != system.machine():
         raise KernelError(
             f"a compiled kernel is an ELF object for {linker.machine.name}, and this is {system.machine()}; "
             "empty the kernel cache and try again."
         )
-    outside = {name: _outside(name) for name in linker.object.outside()}
+    externals = {name: _external_address(name) for name in linker.object.undefined_names()}
     base = system.reserve_code(linker.n_bytes)
-    system.install_code(base, linker.link(base, outside))
-    return {name: base + at for name, at in linker.object.defined().items()}
+    system.install_code(base, linker.link(base, externals))
+    return {name: base + at for name, at in linker.object.defined_symbols().items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,26 +65,26 @@ class Linker:
         if machine is None:
             raise KernelError(f"a compiled kernel is an ELF object of machine {found.machine}, unknown here.")
         end = -(-found.n_bytes // STUB_BYTES) * STUB_BYTES
-        outside = found.outside()
-        stubs = {name: end + i * STUB_BYTES for i, name in enumerate(outside)}
-        return cls(found, machine, stubs, end + len(outside) * STUB_BYTES)
+        externals = found.undefined_names()
+        stubs = {name: end + i * STUB_BYTES for i, name in enumerate(externals)}
+        return cls(found, machine, stubs, end + len(externals) * STUB_BYTES)
 
-    def link(self, base: int, outside: Mapping[str, int]) -> bytes:
-        """The bytes for the page address `base`; `outside` are the addresses of external functions.
+    def link(self, base: int, externals: Mapping[str, int]) -> bytes:
+        """The bytes for the page address `base`; `externals` are the addresses of external functions.
 
         Raises KernelError for a relocation that is not supported.
         """
         code = self.object.image().ljust(self.n_bytes, b"\0")
         for name, at in self.stubs.items():
-            code[at : at + STUB_BYTES] = self.machine.stub_to(outside[name])
+            code[at : at + STUB_BYTES] = self.machine.stub_to(externals[name])
         for relocation in self.object.relocations():
             value = base + self._target(relocation) + relocation.addend
             self.machine.patch(code, relocation.at, relocation.kind, base + relocation.at, value)
         return bytes(code)
 
-    def _target(self, relocation: Relocation) -> int:
+    def _target(self, relocation: ElfRelocation) -> int:
         symbol, wants_slot = relocation.symbol, relocation.kind in self.machine.through_slot
-        if symbol.is_outside:
+        if symbol.is_undefined:
             return self.stubs[symbol.name] + (self.machine.slot_at if wants_slot else 0)
         if symbol.section == _ABSOLUTE or wants_slot:
             raise KernelError(
@@ -93,7 +93,7 @@ class Linker:
         return self.object.offsets[symbol.section] + symbol.value
 
 
-def _outside(name: str) -> int:
+def _external_address(name: str) -> int:
     """The address of a libc function (LLVM calls memset and memcpy on its own)."""
     try:
         function = getattr(ctypes.CDLL(None), name)

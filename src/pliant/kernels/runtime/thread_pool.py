@@ -66,11 +66,11 @@ class ThreadPool:
         self._scratch_bytes = -1
         self._mutex = ForkSafeLock()
         self._process = self._mutex.process
-        code = library.generated({"walker": lambda: walker_ir(library.isa)})["walker"]
+        code = library.load_generated({"walker": lambda: walker_ir(library.isa)})["walker"]
         self._walk, self._walk_timed = _WALK(code["walk"]), _WALK_TIMED(code["walk_timed"])
         self.reserve(scratch_bytes)
         self._help, self._stop = _HELP(code["help"]), _STOP(code["stop"])
-        self._context.spins = round(idle_s / _spin_s(self._help))
+        self._context.spins = round(idle_s / _measure_spin_s(self._help))
         self._start()
 
     def __enter__(self) -> "ThreadPool":
@@ -142,7 +142,7 @@ class ThreadPool:
     def _start(self) -> None:
         self._workers = [
             threading.Thread(
-                target=_work,
+                target=_run_worker,
                 args=(self._help, self._address, i, self._memory),
                 name=f"pliant-{i}",
                 daemon=True,
@@ -151,17 +151,17 @@ class ThreadPool:
         ]
         for worker in self._workers:
             worker.start()
-        self._finalizer = weakref.finalize(self, _end, self._stop, self._address, self._workers)
+        self._finalizer = weakref.finalize(self, _stop_workers, self._stop, self._address, self._workers)
 
 
-def _work(helper: "ctypes._FuncPointer", context: int, index: int, memory: np.ndarray) -> None:
+def _run_worker(helper: "ctypes._FuncPointer", context: int, index: int, memory: np.ndarray) -> None:
     """Run a worker. It references the context's memory but not the pool, so that a dropped pool is
     collected.
     """
     helper(context, index)
 
 
-def _spin_s(helper: "ctypes._FuncPointer") -> float:
+def _measure_spin_s(helper: "ctypes._FuncPointer") -> float:
     """Seconds per iteration of an idle worker's loop: a `pause` takes 10 ns on some CPUs and 60 ns on
     others.
     """
@@ -178,7 +178,7 @@ def _spin_s(helper: "ctypes._FuncPointer") -> float:
     return min(took_s) / _TRIAL_SPINS
 
 
-def _end(stop: "ctypes._FuncPointer", context: int, workers: list[threading.Thread]) -> None:
+def _stop_workers(stop: "ctypes._FuncPointer", context: int, workers: list[threading.Thread]) -> None:
     stop(context)
     for worker in workers:
         worker.join()

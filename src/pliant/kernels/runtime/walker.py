@@ -109,7 +109,7 @@ def _write_walk(module: Module, is_timed: bool = False) -> None:
         ctx, table, n = f.params[:3]
         _exchange(f, "cpu", _cpu(f))
         if is_timed:
-            _stamp(f, f.const(0))
+            _write_time(f, f.const(0))
         with f.each(0, n) as i:
             entry = f.at(table, i * ctypes.sizeof(TableEntry), "i8")
             kernel, args, units, grain = f.fields(entry, TableEntry, "kernel", "args", "n_units", "grain")
@@ -128,7 +128,7 @@ def _write_walk(module: Module, is_timed: bool = False) -> None:
 
                 f.choose(is_shared, shared, alone)
             if is_timed:
-                _stamp(f, i + 1)
+                _write_time(f, i + 1)
         f.ret()
 
 
@@ -142,15 +142,15 @@ def _write_share(module: Module) -> None:
             _store(f, name, value)
         _store(f, "done", f.const(0))
         ranges = f.least(_load(f, "n_threads"), (units + grain - 1) // grain)
-        with f.loop(0, ranges, carry=[f.const(0)]) as turn:
-            low, high = turn.carried[0], units * (turn.index + 1) // ranges
-            slot = _slot(f, turn.index)
-            f.do(f"store atomic {high}, {_of_slot(f, slot, 'limit')} release, align 8")
+        with f.loop(0, ranges, carry=[f.const(0)]) as loop:
+            low, high = loop.carried[0], units * (loop.index + 1) // ranges
+            slot = _slot(f, loop.index)
+            f.emit(f"store atomic {high}, {_slot_field(f, slot, 'limit')} release, align 8")
             ticket = (sequence << UNIT_BITS) | (high - low)
-            f.do(f"store atomic {ticket}, {_of_slot(f, slot, 'ticket')} release, align 8")
-            turn.carry([high])
+            f.emit(f"store atomic {ticket}, {_slot_field(f, slot, 'ticket')} release, align 8")
+            loop.carry([high])
         # A helper that is about to park either sees its ticket or is visible in `parked`.
-        f.do("fence seq_cst")
+        f.emit("fence seq_cst")
         with f.when(_load(f, "parked", "i32").compare("ne", 0)):
             f.call("wake", "void", ctx)
         f.ret()
@@ -160,7 +160,7 @@ def _write_help(module: Module) -> None:
     with module.function("help", [("ctx", "ptr"), ("index", "i64")]) as f:
         ctx, index = f.params
         (patience,) = f.fields(ctx, PoolContext, "spins")
-        with f.repeat([f.const(0)]) as turn:
+        with f.repeat([f.const(0)]) as loop:
             cpu = _cpu(f)
             with f.when(_load(f, "cpu", "i32").compare("eq", cpu)):
                 f.call("step_aside", "void", ctx, cpu)
@@ -171,15 +171,15 @@ def _write_help(module: Module) -> None:
 
             def idled() -> list[Value]:
                 f.pause()
-                spins = turn.carried[0] + 1
+                spins = loop.carried[0] + 1
                 return f.choose(spins < patience, lambda: [spins, f.const(1, "i1")], lambda: parked(f))
 
             def parked(f: Function) -> list[Value]:
                 _park(f, index)
                 return [f.const(0), _load(f, "stop", "i32").compare("eq", 0)]
 
-            spins, is_running = f.choose(_left(f, index) > 0, worked, idled)
-            turn.again(is_running, [spins])
+            spins, is_running = f.choose(_remaining_units(f, index) > 0, worked, idled)
+            loop.repeat_if(is_running, [spins])
         f.ret()
 
 
@@ -195,16 +195,16 @@ def _write_work(module: Module) -> None:
     with module.function("work", [("ctx", "ptr"), ("index", "i64")], is_exported=False) as f:
         ctx, index = f.params
         n = _load(f, "n_threads")
-        with f.loop(0, n, carry=[f.const(0)]) as turn:
-            owner = index + turn.index
+        with f.loop(0, n, carry=[f.const(0)]) as loop:
+            owner = index + loop.index
             owner = f.select(owner < n, owner, owner - n)
-            with f.repeat([turn.carried[0]]) as taking:
+            with f.repeat([loop.carried[0]]) as taking:
                 took = f.call("take", "i64", ctx, index, owner)
                 assert took is not None
-                taking.again(_left(f, owner) > 0, [taking.carried[0] + took])
-            turn.carry(taking.carried)
-        with f.when(turn.carried[0] > 0):
-            f.op(f"atomicrmw add {_at(f, 'done')}, {turn.carried[0]} seq_cst", "i64")
+                taking.repeat_if(_remaining_units(f, owner) > 0, [taking.carried[0] + took])
+            loop.carry(taking.carried)
+        with f.when(loop.carried[0] > 0):
+            f.op(f"atomicrmw add {_at(f, 'done')}, {loop.carried[0]} seq_cst", "i64")
         f.ret()
 
 
@@ -214,7 +214,7 @@ def _write_take(module: Module) -> None:
     with module.function("take", params, "i64", is_exported=False) as f:
         _, index, owner = f.params
         slot = _slot(f, owner)
-        at = _of_slot(f, slot, "ticket")
+        at = _slot_field(f, slot, "ticket")
         ticket = f.op(f"load atomic i64, {at} seq_cst, align 8", "i64")
         left = ticket & _UNIT_MASK
         with f.when(left.compare("eq", 0)):
@@ -223,7 +223,7 @@ def _write_take(module: Module) -> None:
         share = f.least(left, _load(f, "grain"))
         pair = f.op(f"cmpxchg {at}, {ticket}, {ticket - share} seq_cst seq_cst", "{ i64, i1 }")
         with f.when(f.op(f"extractvalue {pair}, 1", "i1")):
-            limit = f.op(f"load atomic i64, {_of_slot(f, slot, 'limit')} seq_cst, align 8", "i64")
+            limit = f.op(f"load atomic i64, {_slot_field(f, slot, 'limit')} seq_cst, align 8", "i64")
             first = limit - left
             scratch = f.at(_load(f, "scratch", "ptr"), index * _load(f, "scratch_bytes"), "i8")
             f.call(_load(f, "kernel", "ptr"), "void", _load(f, "args", "ptr"), first, first + share, scratch)
@@ -246,15 +246,15 @@ def _write_step_aside(module: Module) -> None:
     with module.function("step_aside", params, is_exported=False, attributes="noinline cold") as f:
         cpus = f.op(f"alloca [{_CPU_SET_BYTES} x i8], align 8", "ptr")
         _exchange(f, "cpu", f.const(-1, "i32"))
-        n_bytes = _affinity(f, _calls(f).get_affinity, f.const(_CPU_SET_BYTES), cpus)
+        n_bytes = _affinity(f, _system_calls(f).get_affinity, f.const(_CPU_SET_BYTES), cpus)
         with f.when(n_bytes > 0):
             mine = f.at(cpus, f.cast("zext", f.params[1] >> 3, "i64"), "i8")
             allowed = f.load(mine, "i8")
             bit = f.const(1, "i8") << f.cast("trunc", f.params[1] & 7, "i8")
             f.store(allowed ^ bit, mine)
-            _affinity(f, _calls(f).set_affinity, n_bytes, cpus)
+            _affinity(f, _system_calls(f).set_affinity, n_bytes, cpus)
             f.store(allowed, mine)
-            _affinity(f, _calls(f).set_affinity, n_bytes, cpus)
+            _affinity(f, _system_calls(f).set_affinity, n_bytes, cpus)
         f.ret()
 
 
@@ -273,7 +273,7 @@ def _park(f: Function, index: Value) -> None:
     """Sleep until the epoch changes, unless work or the stop arrived since the last check."""
     epoch = _load(f, "epoch", "i32")
     _exchange(f, "parked", f.const(1, "i32"))
-    is_idle = _left(f, index).compare("eq", 0)
+    is_idle = _remaining_units(f, index).compare("eq", 0)
     with f.when(is_idle & _load(f, "stop", "i32").compare("eq", 0)):
         _futex(f, _WAIT_PRIVATE, epoch)
 
@@ -281,17 +281,17 @@ def _park(f: Function, index: Value) -> None:
 def _wait_until_done(f: Function, units: Value) -> None:
     """Spin until the units taken by others are done; yield the core if that takes long."""
     f.module.declare("sched_yield", "i32", ())
-    with f.repeat([f.const(0)]) as turn:
+    with f.repeat([f.const(0)]) as loop:
         f.pause()
-        spins = turn.carried[0] + 1
+        spins = loop.carried[0] + 1
         with f.when(spins > _SPINS_BEFORE_YIELD):
             f.call("sched_yield", "i32")
-        turn.again(_load(f, "done").compare("ne", units), [spins])
+        loop.repeat_if(_load(f, "done").compare("ne", units), [spins])
 
 
-def _left(f: Function, owner: Value) -> Value:
+def _remaining_units(f: Function, owner: Value) -> Value:
     """The remaining units of a thread's range."""
-    at = _of_slot(f, _slot(f, owner), "ticket")
+    at = _slot_field(f, _slot(f, owner), "ticket")
     return f.op(f"load atomic i64, {at} seq_cst, align 8", "i64") & _UNIT_MASK
 
 
@@ -299,20 +299,20 @@ def _slot(f: Function, owner: Value) -> Value:
     return f.at(_load(f, "slots", "ptr"), owner * ctypes.sizeof(UnitRange), "i8")
 
 
-def _of_slot(f: Function, slot: Value, name: str) -> Value:
+def _slot_field(f: Function, slot: Value, name: str) -> Value:
     return f.at(slot, getattr(UnitRange, name).offset, "i8")
 
 
-def _stamp(f: Function, i: Value) -> None:
+def _write_time(f: Function, i: Value) -> None:
     f.call("clock_gettime", "i32", f.const(_CLOCK_MONOTONIC, "i32"), f.at(f.params[3], i * 2, "i64"))
 
 
-def _calls(f: Function) -> _SystemCalls:
+def _system_calls(f: Function) -> _SystemCalls:
     return _AARCH64 if f.isa.architecture == "aarch64" else _X86_64
 
 
 def _futex(f: Function, operation: int, value: Value) -> None:
-    arguments = f"i64 {_calls(f).futex}, {_at(f, 'epoch')}, i32 {operation}, {value}, ptr null"
+    arguments = f"i64 {_system_calls(f).futex}, {_at(f, 'epoch')}, i32 {operation}, {value}, ptr null"
     f.op(f"call i64 (i64, ...) @syscall({arguments})", "i64")
 
 
@@ -326,7 +326,7 @@ def _load(f: Function, name: str, type_: str = "i64") -> Value:
 
 def _store(f: Function, name: str, value: Value) -> None:
     """Store with release order: visible no later than the ticket published after it."""
-    f.do(f"store atomic {value}, {_at(f, name)} release, align 8")
+    f.emit(f"store atomic {value}, {_at(f, name)} release, align 8")
 
 
 def _exchange(f: Function, name: str, value: Value) -> None:

@@ -178,15 +178,15 @@ def _write_multiply(module: Module, kind: TileKind) -> None:
         parts = 4 if kind == "int8" else 2
         with f.each(0, rows) as row:
             to = f.at(c, row * _ROW_WORDS, "i32")
-            with f.loop(0, words, carry=[f.const(0, sums)] * parts) as turn:
-                x = f.splat(f.load(f.at(a, row * _ROW_WORDS + turn.index, "i32"), "i32"), _ROW_WORDS)
-                y = f.load(f.at(b, turn.index * _ROW_WORDS, "i32"), integers, TILE_BYTES)
+            with f.loop(0, words, carry=[f.const(0, sums)] * parts) as loop:
+                x = f.splat(f.load(f.at(a, row * _ROW_WORDS + loop.index, "i32"), "i32"), _ROW_WORDS)
+                y = f.load(f.at(b, loop.index * _ROW_WORDS, "i32"), integers, TILE_BYTES)
                 made = _bytes(x, y) if kind == "int8" else _bfloats(f, x, y)
                 if kind == "int8":
-                    turn.carry([t + p * q for t, (p, q) in zip(turn.carried, made, strict=True)])
+                    loop.carry([t + p * q for t, (p, q) in zip(loop.carried, made, strict=True)])
                 else:
-                    turn.carry([f.fma(p, q, t) for t, (p, q) in zip(turn.carried, made, strict=True)])
-            first, *others = turn.carried
+                    loop.carry([f.fma(p, q, t) for t, (p, q) in zip(loop.carried, made, strict=True)])
+            first, *others = loop.carried
             for other in others:
                 first = first + other
             f.store(f.load(to, sums, TILE_BYTES) + first, to, TILE_BYTES)

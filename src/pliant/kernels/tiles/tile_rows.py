@@ -142,7 +142,7 @@ def _write_rows(module: Module, kind: TileKind, parts: int, groups: int) -> None
     with module.function(name, params, attributes="noinline", is_exported=False) as f:
         _, a, _, _, _, _, words, first, *b = f.params
         steps, left = words >> 4, words & (_ROW_WORDS - 1)
-        along = partial(_along, f, f"{kind}_{parts}")
+        along = partial(_multiply_along, f, f"{kind}_{parts}")
         with f.when(steps > 0):
             along(a, b, f.const(_ROW_WORDS), steps, first)
         with f.when(left > 0):
@@ -152,7 +152,7 @@ def _write_rows(module: Module, kind: TileKind, parts: int, groups: int) -> None
         f.ret()
 
 
-def _along(
+def _multiply_along(
     f: Function, kind: str, a: Value, b: Sequence[Value], words: Value, steps: Value, first: Value
 ) -> None:
     """All rows, for `steps` tiles of `words` words along K."""

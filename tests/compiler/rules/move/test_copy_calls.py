@@ -13,7 +13,7 @@ from pliant.compiler.rewrite.view import View, row_major
 from pliant.compiler.rules.move.copy_calls import CopyLoop, copy_calls, merge_loops
 from pliant.kernels.emit.isa import AVX2, AVX512, X86_64, Isa, to_portable
 from tests.compiler.rules.run_node import machine
-from tests.kernels.calling import call as run_kernel
+from tests.kernels.kernel_call import call as run_kernel
 
 ISAS = [to_portable(isa) for isa in (AVX512, AVX2, X86_64)]
 EVERY_ISA = pytest.mark.parametrize("isa", ISAS, ids=lambda isa: isa.name)
@@ -35,7 +35,7 @@ def _run(call: Call, tensors: dict[str, np.ndarray], isa: Isa) -> None:
             getattr(owner, last)[:] = value
         else:
             setattr(owner, last, value)
-    address = machine(isa)[0].function(call.kernel.name, lambda: call.kernel.ir(isa))
+    address = machine(isa)[0].load_function(call.kernel.name, lambda: call.kernel.ir(isa))
     for first in range(0, call.n_units, call.grain):
         run_kernel(address, arguments, min(first + call.grain, call.n_units), first=first)
 

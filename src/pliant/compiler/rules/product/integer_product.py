@@ -16,7 +16,13 @@ from pliant.kernels.emit.expression import leaf
 from pliant.kernels.emit.isa import Isa
 from pliant.kernels.product import matmul_integer
 from pliant.kernels.product.matmul_args import COLUMNS
-from pliant.kernels.product.matmul_integer import IntegerForm, MatmulIntegerArgs, form_for, pack, shift_of
+from pliant.kernels.product.matmul_integer import (
+    IntegerForm,
+    MatmulIntegerArgs,
+    byte_shift,
+    choose_form,
+    pack,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +90,7 @@ def are_constant(graph: Graph, tensor: str, zero: str) -> bool:
 
 def product_form(graph: Graph, isa: Isa, a_zero: str, weights: IntegerWeights) -> IntegerForm:
     """The form of a product of A and its weights; it is not BYTES if each row of A has its zero point."""
-    form = form_for(isa, weights.fits_bytes(graph))
+    form = choose_form(isa, weights.fits_bytes(graph))
     if form is IntegerForm.BYTES and a_zero and graph.types[a_zero].size != 1:
         return IntegerForm.WIDENED
     return form
@@ -121,7 +127,7 @@ def prepare_values(
         return IntegerRows(f"{name}.less", count), LoweredNode(
             less, temporaries={f"{name}.less": 2 * type_.size}
         )
-    is_signed, shift = type_.dtype == "int8", shift_of(isa, type_.dtype)
+    is_signed, shift = type_.dtype == "int8", byte_shift(isa, type_.dtype)
     if not shift:
         return IntegerRows(tensor, count, zero, is_signed, moved_zero=zero), LoweredNode()
     value = (leaf(0, type_.dtype).cast("int32") + shift).cast("int8" if shift < 0 else "uint8")

@@ -34,7 +34,7 @@ from pliant.kernels.emit.dtypes import DTYPES
 from pliant.kernels.emit.expression import Expr, choose, leaf
 from pliant.kernels.product import quantize_rows
 from pliant.kernels.product.matmul_args import COLUMNS
-from pliant.kernels.product.matmul_integer import IntegerForm, form_for, shift_of
+from pliant.kernels.product.matmul_integer import IntegerForm, byte_shift, choose_form
 from pliant.kernels.product.quantize_rows import CHUNK, QuantizeRowsArgs, RangeArgs
 
 _Shape = tuple[int, ...]
@@ -228,7 +228,8 @@ def _all_take_bytes(graph: Graph, target: Target, q: str) -> bool:
     """Whether every product of these rows is one of bytes: rows are quantized once, in one form."""
     readers = graph.consumers[q]
     return all(
-        form_for(target.isa, _weights(graph, node).fits_bytes(graph)) is IntegerForm.BYTES for node in readers
+        choose_form(target.isa, _weights(graph, node).fits_bytes(graph)) is IntegerForm.BYTES
+        for node in readers
     )
 
 
@@ -253,10 +254,10 @@ def _quantized_matmul(node: Node, graph: Graph, target: Target) -> LoweredNode:
         "residual": Ref(residual) if residual else None,
     }
     weights = _weights(graph, node)
-    form = form_for(target.isa, weights.fits_bytes(graph))
+    form = choose_form(target.isa, weights.fits_bytes(graph))
     if form is IntegerForm.BYTES and not _all_take_bytes(graph, target, q):
         form = IntegerForm.WIDENED
-    rows = IntegerRows(q, prod(graph.types[q].shape[:-1]), zero, shift=shift_of(target.isa, "uint8"))
+    rows = IntegerRows(q, prod(graph.types[q].shape[:-1]), zero, shift=byte_shift(target.isa, "uint8"))
     product = integer_product(graph, target, form, rows, weights, y, node.label, floats, activation)
     packed = {name: _columns(array, n) for name, array in values.items()}
     return LoweredNode(product.calls, packed={**product.packed, **packed})

@@ -60,8 +60,8 @@ def _write_block(f: Function) -> Value:
     first_slice = column_group // per_slice
     count = segment_rows >> 5
     packing = int8_form(f.isa).packing
-    with f.loop(0, n_segments, 1, carry=[f.const(0)]) as turn:
-        s = turn.index
+    with f.loop(0, n_segments, 1, carry=[f.const(0)]) as loop:
+        s = loop.index
         desc, first_group, first_column = locate_slice(f, args, first_slice + s)
         group = first_group + local * count
         to = f.at(space, s * segment_rows * (COLUMNS // packing), "i32")
@@ -75,11 +75,11 @@ def _write_block(f: Function) -> Value:
         def patch() -> list[Value]:
             beyond = f.call("patch8", "i64", desc, first_column + local, to, steps)
             assert beyond is not None
-            return [turn.carried[0] + beyond]
+            return [loop.carried[0] + beyond]
 
         # Full fidelity needs no patch, but its outliers beyond a byte have remainders too.
-        turn.carry(f.choose(outlier_rows.compare("ne", 0), patch, lambda: turn.carried))
-    return turn.carried[0]
+        loop.carry(f.choose(outlier_rows.compare("ne", 0), patch, lambda: loop.carried))
+    return loop.carried[0]
 
 
 def _write_decode(f: Function, bits: int) -> None:
@@ -139,7 +139,7 @@ def read_outlier_place(f: Function, offsets: Value, i: Value) -> tuple[Value, Va
     return offset >> 4, offset & (COLUMNS - 1)
 
 
-def is_beyond(f: Function, value: Value, steps: Value) -> Value:
+def has_remainder(f: Function, value: Value, steps: Value) -> Value:
     """Whether an outlier has a remainder."""
     return magnitude(f, value * steps) > float(int8_form(f.isa).weight)
 
@@ -152,10 +152,10 @@ def _write_patch(module: Module) -> None:
     with module.function("patch8", params, "i64", attributes="noinline", is_exported=False) as f:
         desc, group, to, steps = f.params
         begin, end, offsets, values = read_outliers(f, desc, group)
-        with f.loop(begin, end, 1, carry=[f.const(0)]) as turn:
-            row, column = read_outlier_place(f, offsets, turn.index)
-            value = f.load(f.at(values, turn.index))
+        with f.loop(begin, end, 1, carry=[f.const(0)]) as loop:
+            row, column = read_outlier_place(f, offsets, loop.index)
+            value = f.load(f.at(values, loop.index))
             place = (row // packing) * (packing * COLUMNS) + column * packing + row % packing
             f.store(f.cast("trunc", clip_to_steps(f, value, steps), element), f.at(to, place, element))
-            turn.carry([turn.carried[0] + f.cast("zext", is_beyond(f, value, steps), "i64")])
-        f.ret(turn.carried[0])
+            loop.carry([loop.carried[0] + f.cast("zext", has_remainder(f, value, steps), "i64")])
+        f.ret(loop.carried[0])

@@ -20,7 +20,7 @@ from pliant.kernels.coded.int8.panel_prefetch import (
     write_ask_planes,
 )
 from pliant.kernels.coded.int8.remainders import (
-    MOST_LISTED,
+    MAX_REMAINDERS,
     allocate_list,
     list_remainders,
     write_remainders,
@@ -107,17 +107,18 @@ def _widest(isa: Isa) -> int:
 class _StackSpace:
     """Stack memory for the prefetch state, and for a list of remainders if there can be any."""
 
-    asked: Value
-    listed: Value | None
+    prefetch_state: Value
+    remainder_list: Value | None
 
 
 @dataclass(frozen=True, slots=True)
 class _Panel:
     """`width` columns in `groups` column groups from `group` on, and the data shared by all their rows.
 
-    `b` has the groups in steps; `beyond` is the number of outliers with a remainder, None if there can be
-    none; `own_c` is scratch for columns of incomplete groups. `tiles` is None if the sums are in vectors;
-    then `listed` is the list of remainders, if there are few, and `ask` prefetches the next panel's weights.
+    `b` has the groups in steps; `n_remainders` is the number of outliers with a remainder, None if there can
+    be none; `own_c` is scratch for columns of incomplete groups. `tiles` is None if the sums are in vectors;
+    then `remainder_list` lists the remainders, if there are few, and `prefetch` prefetches the next panel's
+    weights.
     """
 
     group: Value
@@ -128,11 +129,11 @@ class _Panel:
     sums: Value
     bias: Value
     step: Value
-    beyond: Value | None
+    n_remainders: Value | None
     own_c: Value
     tiles: TiledSums | None
-    listed: Value | None
-    ask: PanelPrefetch | None
+    remainder_list: Value | None
+    prefetch: PanelPrefetch | None
 
     @property
     def columns(self) -> int:
@@ -261,32 +262,34 @@ def _write_panel(
     own_c = f.at(own_bias, columns)
     tiles = TiledSums(config, f.at(own_c, _block_rows(f.isa) * columns)) if config else None
     blocks: list[Value] = []
-    beyond: Value | None = None
+    n_remainders: Value | None = None
     if form.is_resident:
         (full,) = f.fields(f.at(args, GemmArgs.own.offset, "i8"), SliceDesc, "full")
         b = f.at(full, group * words * COLUMNS, form.word)
     else:
-        b, beyond = scratch, f.const(0)
+        b, n_remainders = scratch, f.const(0)
         blocks = [f.at(scratch, words * (g * COLUMNS), "i32") for g in range(groups)]
         for g, block in enumerate(blocks):
             more = f.call("block8", "i64", args, group + g, block, f.const(1.0, "float") / step)
             assert more is not None
-            beyond = beyond + more
+            n_remainders = n_remainders + more
     width = f.least(n_columns - group * COLUMNS, groups * COLUMNS)
     sums = _sums(f, form, group, blocks, words, own_sums)
     bias = _bias(f, group, groups, width, own_bias)
-    ask: PanelPrefetch | None = None
-    listed: Value | None = None
+    prefetch: PanelPrefetch | None = None
+    remainder_list: Value | None = None
     if space is not None and form.is_resident:
         lines = words * (groups * COLUMNS * int(form.word[1:]) // 8) // 64
-        ask = prefetch_bytes(f, space.asked, f.at(b, lines * 64, "i8"), lines, n_rows)
+        prefetch = prefetch_bytes(f, space.prefetch_state, f.at(b, lines * 64, "i8"), lines, n_rows)
     elif space is not None:
-        ask = prefetch_planes(f, space.asked, group + groups, groups, f.params[2])
-    if space is not None and space.listed is not None and beyond is not None:
-        listed = space.listed
-        with f.when((beyond > 0) & (beyond <= MOST_LISTED)):
-            list_remainders(f, group, groups, f.const(1.0, "float") / step, listed)
-    panel = _Panel(group, groups, width, b, words, sums, bias, step, beyond, own_c, tiles, listed, ask)
+        prefetch = prefetch_planes(f, space.prefetch_state, group + groups, groups, f.params[2])
+    if space is not None and space.remainder_list is not None and n_remainders is not None:
+        remainder_list = space.remainder_list
+        with f.when((n_remainders > 0) & (n_remainders <= MAX_REMAINDERS)):
+            list_remainders(f, group, groups, f.const(1.0, "float") / step, remainder_list)
+    panel = _Panel(
+        group, groups, width, b, words, sums, bias, step, n_remainders, own_c, tiles, remainder_list, prefetch
+    )
     most = _block_rows(f.isa)
     with f.each(0, n_rows, most) as first:
         _write_rows(f, panel, first, f.least(n_rows - first, most))
@@ -340,8 +343,12 @@ def _write_rows(f: Function, panel: _Panel, first: Value, n_rows: Value) -> None
     added_stride = f.select(has_residual, f.select(is_copied, wide, ldr), f.const(0))
     c_here, ldc_here = f.select(is_tail, panel.own_c, c), f.select(is_tail, wide, ldc)
     # If remainders are added at the end, activations are applied after them.
-    beyond = panel.beyond
-    is_late = None if beyond is None else beyond > (0 if panel.listed is None else MOST_LISTED)
+    n_remainders = panel.n_remainders
+    is_late = (
+        None
+        if n_remainders is None
+        else n_remainders > (0 if panel.remainder_list is None else MAX_REMAINDERS)
+    )
     early = activation if is_late is None else f.select(is_late, f.const(0), activation)
 
     def at(row: Value) -> TileInt8Args:
@@ -360,14 +367,14 @@ def _write_rows(f: Function, panel: _Panel, first: Value, n_rows: Value) -> None
         )
 
     def after(tile: TileInt8Args, rows: int) -> None:
-        if beyond is not None and panel.listed is not None:
-            n = f.select(beyond > MOST_LISTED, f.const(0), beyond)
+        if n_remainders is not None and panel.remainder_list is not None:
+            n = f.select(n_remainders > MAX_REMAINDERS, f.const(0), n_remainders)
             where = (tile.a, tile.scales, f.const(rows), tile.c, ldc_here)
             with f.when(n > 0):
-                f.call("add_listed", "void", panel.listed, n, *where)
+                f.call("add_listed", "void", panel.remainder_list, n, *where)
         activate(f, tile.c, ldc_here, f.const(rows), wide, early)
-        if panel.ask is not None:
-            panel.ask(rows)
+        if panel.prefetch is not None:
+            panel.prefetch(rows)
 
     if panel.tiles is None:
         call_rows_int8(f, n_rows, panel.groups, at, after)

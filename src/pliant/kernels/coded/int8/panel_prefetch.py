@@ -76,14 +76,14 @@ def write_ask_planes(module: Module) -> None:
     with module.function("ask_planes", params, attributes="noinline", is_exported=False) as f:
         _, state, lines = f.params
         (end,) = f.fields(state, _PrefetchState, "end")
-        with f.repeat([lines]) as turn:
+        with f.repeat([lines]) as loop:
             (group,) = f.fields(state, _PrefetchState, "group")
             (left,) = f.choose(
-                (turn.carried[0] > 0) & (group < end),
-                lambda: [turn.carried[0] - _prefetch_segment(f, group, turn.carried[0])],
+                (loop.carried[0] > 0) & (group < end),
+                lambda: [loop.carried[0] - _prefetch_segment(f, group, loop.carried[0])],
                 lambda: [f.const(0)],
             )
-            turn.again(left > 0, [left])
+            loop.repeat_if(left > 0, [left])
         f.ret()
 
 

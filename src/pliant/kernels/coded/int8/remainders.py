@@ -11,7 +11,12 @@ from contextlib import contextmanager
 
 from pliant.kernels.coded.fill import locate_slice
 from pliant.kernels.coded.gemm_args import GemmArgs, SliceDesc
-from pliant.kernels.coded.int8.fill_int8 import clip_to_steps, is_beyond, read_outlier_place, read_outliers
+from pliant.kernels.coded.int8.fill_int8 import (
+    clip_to_steps,
+    has_remainder,
+    read_outlier_place,
+    read_outliers,
+)
 from pliant.kernels.coded.int8.tile_int8 import tile_shape
 from pliant.kernels.coded.tile import COLUMNS
 from pliant.kernels.emit.builder import Function, Module
@@ -19,7 +24,7 @@ from pliant.kernels.emit.values import Value
 from pliant.kernels.product.integer_dots import left_is_signed
 from pliant.kernels.tiles.tile_rows import takes_tiles
 
-MOST_LISTED = 64
+MAX_REMAINDERS = 64
 """The most remainders in a list: a panel of 48 columns and 3072 rows has four on average."""
 
 
@@ -31,7 +36,7 @@ class _Remainder(ctypes.Structure):
 
 def allocate_list(f: Function) -> Value:
     """Memory for a list; must be emitted in a function's first block."""
-    return f.op(f"alloca [{MOST_LISTED * ctypes.sizeof(_Remainder)} x i8], align 8", "ptr")
+    return f.op(f"alloca [{MAX_REMAINDERS * ctypes.sizeof(_Remainder)} x i8], align 8", "ptr")
 
 
 def write_remainders(module: Module) -> None:
@@ -121,7 +126,7 @@ def _each(
             begin, end, offsets, values = read_outliers(f, desc, first_column + column_group % per_slice)
             with f.each(begin, end) as i:
                 value = f.load(f.at(values, i))
-                with f.when(is_beyond(f, value, steps)):
+                with f.when(has_remainder(f, value, steps)):
                     row, column = read_outlier_place(f, offsets, i)
                     whole = f.cast("sitofp", clip_to_steps(f, value, steps), "float") * step
                     yield s * segment_rows + row, column, value - whole

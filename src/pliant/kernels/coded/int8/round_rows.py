@@ -89,24 +89,24 @@ def _extremes(f: Function, source: Value, n: Value) -> tuple[Value, Value, Value
     whole = n & -_TOGETHER
     zeros = f.const(0.0, f.vec)
     chains = _TOGETHER // f.lanes
-    with f.loop(0, whole, _TOGETHER, carry=[zeros] * (3 * chains)) as turn:
-        least, most, taint = (list(turn.carried[i * chains : (i + 1) * chains]) for i in range(3))
+    with f.loop(0, whole, _TOGETHER, carry=[zeros] * (3 * chains)) as loop:
+        least, most, taint = (list(loop.carried[i * chains : (i + 1) * chains]) for i in range(3))
         for i in range(chains):
-            x = f.load(f.at(source, turn.index + i * f.lanes), f.vec)
+            x = f.load(f.at(source, loop.index + i * f.lanes), f.vec)
             least[i], most[i] = f.select(x < least[i], x, least[i]), f.select(x > most[i], x, most[i])
             taint[i] = f.fma(x, zeros, taint[i])
-        turn.carry([*least, *most, *taint])
+        loop.carry([*least, *most, *taint])
     found = []
     for i, combine in enumerate((_least, _most, _sum)):
-        first, *others = turn.carried[i * chains : (i + 1) * chains]
+        first, *others = loop.carried[i * chains : (i + 1) * chains]
         for other in others:
             first = combine(first, other)
         found.append(f.fold(first, combine))
-    with f.loop(whole, n, carry=found) as turn:
-        x = f.load(f.at(source, turn.index))
-        low, high, tainted = turn.carried
-        turn.carry([_least(x, low), _most(x, high), f.fma(x, f.const(0.0, "float"), tainted)])
-    low, high, tainted = turn.carried
+    with f.loop(whole, n, carry=found) as loop:
+        x = f.load(f.at(source, loop.index))
+        low, high, tainted = loop.carried
+        loop.carry([_least(x, low), _most(x, high), f.fma(x, f.const(0.0, "float"), tainted)])
+    low, high, tainted = loop.carried
     return low, high, tainted
 
 

@@ -75,11 +75,11 @@ def _is_coded(f: Function) -> Value:
     """Whether all segments of a column group are in codes."""
     args, column_group = f.params
     n_segments, per_slice = f.fields(args, GemmArgs, "n_segments", "column_groups_per_slice")
-    with f.loop(0, n_segments, carry=[f.const(1)]) as turn:
-        desc, _, _ = locate_slice(f, args, column_group // per_slice + turn.index)
+    with f.loop(0, n_segments, carry=[f.const(1)]) as loop:
+        desc, _, _ = locate_slice(f, args, column_group // per_slice + loop.index)
         (bits,) = f.fields(desc, SliceDesc, "bits")
-        turn.carry([f.select(bits <= 6, turn.carried[0], f.const(0))])
-    return turn.carried[0]
+        loop.carry([f.select(bits <= 6, loop.carried[0], f.const(0))])
+    return loop.carried[0]
 
 
 def _write_sum(module: Module, bits: int) -> None:
@@ -94,11 +94,11 @@ def _write_sum(module: Module, bits: int) -> None:
             sums_here = f.at(here, COLUMNS, "i32")
             begin = [f.load(here, integers), *[zero] * (_CHAINS - 1)]
             begin += [f.load(sums_here, integers), *[zero] * (_CHAINS - 1)]
-            with f.loop(0, count, carry=begin) as turn:
-                totals = list(turn.carried)
-                at = [f.at(p, turn.index * COLUMNS + column, "i32") for p in planes]
+            with f.loop(0, count, carry=begin) as loop:
+                totals = list(loop.carried)
+                at = [f.at(p, loop.index * COLUMNS + column, "i32") for p in planes]
                 prefetch_streams(f, at)
-                words = f.at(x, turn.index * _WORDS, "i32")
+                words = f.at(x, loop.index * _WORDS, "i32")
 
                 def emit(w: int, weights: Value) -> None:
                     four = f.splat(f.load(f.at(words, w, "i32"), "i32"))
@@ -107,9 +107,9 @@ def _write_sum(module: Module, bits: int) -> None:
                     totals[m] = add_quads(f, totals[m], ones, weights)
 
                 decode_quads(f, at, table, emit)
-                turn.carry(totals)
-            f.store(reduce(add, turn.carried[:_CHAINS]), here)
-            f.store(reduce(add, turn.carried[_CHAINS:]), sums_here)
+                loop.carry(totals)
+            f.store(reduce(add, loop.carried[:_CHAINS]), here)
+            f.store(reduce(add, loop.carried[_CHAINS:]), sums_here)
         f.ret()
 
 

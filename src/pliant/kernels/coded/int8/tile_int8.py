@@ -10,7 +10,7 @@ from pliant.kernels.coded.tile import COLUMNS, exchange_halves
 from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.isa import Isa
 from pliant.kernels.emit.values import Value, vector
-from pliant.kernels.product.integer_dots import add_pairs, add_quads, add_quads_portably, shared_word
+from pliant.kernels.product.integer_dots import add_pairs, add_quads, add_quads_portably, splat_word
 
 _AVX2_BYTES = "llvm.x86.avx2.pmadd.ub.sw", "llvm.x86.avx2.pmadd.wd"
 _MATMUL = ".v4i32.v16i8"
@@ -120,22 +120,22 @@ def _write_tile(module: Module, form: Int8Form, rows: int, groups: int) -> None:
         chains = max(1, min(_CHAINS, _CHAINS // len(begin)))
         per_word = len(begin)
         is_by_pairs = _is_by_pairs(f.isa)
-        together = 2 if is_by_pairs else form.together
+        together = 2 if is_by_pairs else form.words_per_widening
         if is_by_pairs:
             begin = exchange_halves(f, begin, rows)
         turn_words = max(together * chains, min(8, _power_of_two(_PRODUCTS_A_TURN // per_word)))
         zero = f.const(0, vector(f.lanes, "i32"))
-        with f.loop(0, words, turn_words, carry=begin + [zero] * (per_word * (chains - 1))) as turn:
-            carried = list(turn.carried)
+        with f.loop(0, words, turn_words, carry=begin + [zero] * (per_word * (chains - 1))) as loop:
+            carried = list(loop.carried)
             for n, word in enumerate(range(0, turn_words, together)):
                 chain = n % chains * per_word
                 here = carried[chain : chain + per_word]
-                more = _multiply(f, form, turn.index + word, (a, rows), panels, here)
+                more = _multiply(f, form, loop.index + word, (a, rows), panels, here)
                 carried[chain : chain + per_word] = more
-            turn.carry(carried)
-        totals = turn.carried[:per_word]
-        for chain in range(per_word, len(turn.carried), per_word):
-            totals = [x + y for x, y in zip(totals, turn.carried[chain : chain + per_word], strict=True)]
+            loop.carry(carried)
+        totals = loop.carried[:per_word]
+        for chain in range(per_word, len(loop.carried), per_word):
+            totals = [x + y for x, y in zip(totals, loop.carried[chain : chain + per_word], strict=True)]
         if is_by_pairs:
             totals = exchange_halves(f, totals, rows)
         for i in range(rows):
@@ -190,24 +190,25 @@ def _multiply(
 
     def of_column(v: int) -> list[Value]:
         return [
-            _weights(f, form, f.at(places[v], (word + i) * COLUMNS, form.word)) for i in range(form.together)
+            _weights(f, form, f.at(places[v], (word + i) * COLUMNS, form.word))
+            for i in range(form.words_per_widening)
         ]
 
     def of_row(row: int) -> list[Value]:
-        at = [f.at(block, (word + i) * rows + row, "i32") for i in range(form.together)]
-        return [shared_word(f, f.load(p, "i32")) for p in at]
+        at = [f.at(block, (word + i) * rows + row, "i32") for i in range(form.words_per_widening)]
+        return [splat_word(f, f.load(p, "i32")) for p in at]
 
-    if f.isa.name == "avx2" and form.together > 1:  # registers suffice for one column only
+    if f.isa.name == "avx2" and form.words_per_widening > 1:  # registers suffice for one column only
         for v in range(len(places)):
             ys, here = of_column(v), slice(v, None, len(places))
             made = [_add(f, form.is_bytes, x, of_row(row), ys) for row, x in enumerate(sums[here])]
-            sums[here] = f.pinned(made)
+            sums[here] = f.pin(made)
         return sums
     columns = [of_column(v) for v in range(len(places))]
     for row in range(rows):
         xs, here = of_row(row), slice(row * len(columns), (row + 1) * len(columns))
         pairs = zip(sums[here], columns, strict=True)
-        sums[here] = f.kept([_add(f, form.is_bytes, total, xs, ys) for total, ys in pairs])
+        sums[here] = f.keep_sums([_add(f, form.is_bytes, total, xs, ys) for total, ys in pairs])
     return sums
 
 
@@ -240,12 +241,12 @@ def _multiply_pairs(
                 n = (2 * i + half) * len(places) + v
                 x, y = (f.cast("bitcast", z, bytes_) for z in (pair, y))
                 made = f.intrinsic("llvm.aarch64.neon.smmla", whole, sums[n], x, y, suffix=_MATMUL)
-                sums[n] = f.opaque(made)
+                sums[n] = f.black_box(made)
         if rows % 2:
             n = (rows - 1) * len(places) + v
             for at, y in zip(both, (low, high), strict=True):
                 x = f.splat(f.load(f.at(block, at * rows + rows - 1, "i32"), "i32"))
-                sums[n] = f.opaque(add_quads(f, sums[n], x, y))
+                sums[n] = f.black_box(add_quads(f, sums[n], x, y))
     return sums
 
 
@@ -278,19 +279,19 @@ def _write_column_sums(module: Module) -> None:
         integers = vector(f.lanes, "i32")
         ones = f.const(0x01010101, integers)
         places = range(0, COLUMNS, f.lanes)
-        with f.loop(0, words, 8, carry=[f.const(0, integers)] * (4 * len(places))) as turn:
-            carried = list(turn.carried)
+        with f.loop(0, words, 8, carry=[f.const(0, integers)] * (4 * len(places))) as loop:
+            carried = list(loop.carried)
             for chain in range(4):
                 for i, v in enumerate(places):
-                    at = (f.at(b, (turn.index + 2 * chain + n) * COLUMNS + v, "i32") for n in range(2))
+                    at = (f.at(b, (loop.index + 2 * chain + n) * COLUMNS + v, "i32") for n in range(2))
                     ys = [f.load(p, integers, 4 * f.lanes) for p in at]
                     n = chain * len(places) + i
                     carried[n] = _add_bytes(f, carried[n], [ones, ones], ys)
-            turn.carry(carried)
+            loop.carry(carried)
         for i, v in enumerate(places):
-            total = turn.carried[i]
+            total = loop.carried[i]
             for chain in range(1, 4):
-                total = total + turn.carried[chain * len(places) + i]
+                total = total + loop.carried[chain * len(places) + i]
             f.store(total, f.at(to, v, "i32"))
         f.ret()
 

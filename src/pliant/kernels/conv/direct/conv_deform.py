@@ -65,7 +65,7 @@ def _write_plane(f: Function, image: Value, out: Value) -> None:
                 by = [f.load(f.at(offset, (number * 2 + axis) * pixels + pixel)) for axis in (0, 1)]
                 h = _place(f, "h", oh, t.index // kernel_w) + by[0]
                 v = _place(f, "w", ow, t.index % kernel_w) + by[1]
-                value = _between(f, plane, h, v, in_h, in_w)
+                value = _interpolate(f, plane, h, v, in_h, in_w)
                 weight = f.load(f.at(w, (out * depth + c.index) * taps + t.index))
 
                 def masked(at: Value = number * pixels + pixel) -> list[Value]:
@@ -85,9 +85,9 @@ def _place(f: Function, axis: str, at: Value, tap: Value) -> Value:
     return f.cast("sitofp", at * stride + tap * dilation - pad, "float")
 
 
-def _between(f: Function, plane: Value, h: Value, v: Value, height: Value, width: Value) -> Value:
+def _interpolate(f: Function, plane: Value, h: Value, v: Value, height: Value, width: Value) -> Value:
     """The image interpolated between four pixels; zero outside, and for a NaN position."""
-    (top, down), (left, right) = _split(f, h, height), _split(f, v, width)
+    (top, down), (left, right) = _split_position(f, h, height), _split_position(f, v, width)
     total = f.const(0.0, "float")
     for row, share_h in ((top, -down + 1.0), (top + 1, down)):
         for column, share_v in ((left, -right + 1.0), (left + 1, right)):
@@ -101,7 +101,7 @@ def _between(f: Function, plane: Value, h: Value, v: Value, height: Value, width
     return total
 
 
-def _split(f: Function, at: Value, size: Value) -> tuple[Value, Value]:
+def _split_position(f: Function, at: Value, size: Value) -> tuple[Value, Value]:
     """The pixel below a position and the distance from it; positions far outside are clamped to just
     outside.
     """

@@ -54,7 +54,7 @@ def _write_row(f: Function, form: ConvForm, unit: Value) -> None:
     oh, rest = unit % h.out, unit // h.out
     od, image = rest % d.out, rest // d.out
     rows = (d, od, *d.taps(f, od)), (h, oh, *h.taps(f, oh))
-    low, whole = w.whole(f, _TOGETHER)
+    low, whole = w.inner_range(f, _TOGETHER)
 
     def pixels(ow: Value, count: int, taps: tuple[Value, Value]) -> None:
         done = f.const(0)

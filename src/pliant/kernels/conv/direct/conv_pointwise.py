@@ -149,10 +149,10 @@ def _write_pixel(module: Module, form: PointwiseForm) -> None:
             return f.fma(value, f.load(f.at(w, channel * form.rows), rows), total)
 
         even = channels - channels % 2
-        with f.loop(0, even, 2, carry=[f.load(f.at(bias, 0), rows), f.const(0.0, rows)]) as turn:
-            first, second = turn.carried
-            turn.carry([product(turn.index, first), product(turn.index + 1, second)])
-        with f.loop(even, channels, carry=[turn.carried[0] + turn.carried[1]]) as odd:
+        with f.loop(0, even, 2, carry=[f.load(f.at(bias, 0), rows), f.const(0.0, rows)]) as loop:
+            first, second = loop.carried
+            loop.carry([product(loop.index, first), product(loop.index + 1, second)])
+        with f.loop(even, channels, carry=[loop.carried[0] + loop.carried[1]]) as odd:
             odd.carry([product(odd.index, odd.carried[0])])
         for row in range(form.rows):
             total, at = f.extract(odd.carried[0], row), pixels * row

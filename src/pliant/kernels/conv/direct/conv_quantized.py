@@ -98,8 +98,8 @@ def _write_plane(f: Function, form: QuantizedConvForm, image: Value, out: Value)
 
                 def product(c: Value = c.index, t: Value = t.index, at: list[Value] = at) -> list[Value]:
                     place = (at[0] * sizes[1] + at[1]) * sizes[2] + at[2]
-                    a = _wide(f, f.load(f.at(x, (first + c) * plane + place, "i8"), "i8"), form.x_is_signed)
-                    b = _wide(f, f.load(f.at(w, (out * depth + c) * taps + t, "i8"), "i8"), form.w_is_signed)
+                    a = _widen(f, f.load(f.at(x, (first + c) * plane + place, "i8"), "i8"), form.x_is_signed)
+                    b = _widen(f, f.load(f.at(w, (out * depth + c) * taps + t, "i8"), "i8"), form.w_is_signed)
                     return [(a - x_zero) * (b - w_zero)]
 
                 term = f.choose(inside[0] & inside[1] & inside[2], product, lambda: [f.const(0, "i32")])[0]
@@ -114,7 +114,7 @@ def _zero(f: Function, name: str, is_signed: bool, index: Value) -> Value:
     (at,) = f.fields(f.params[0], QuantizedConvArgs, name)
 
     def given() -> list[Value]:
-        return [_wide(f, f.load(f.at(at, index, "i8"), "i8"), is_signed)]
+        return [_widen(f, f.load(f.at(at, index, "i8"), "i8"), is_signed)]
 
     return f.choose(at.compare("ne", 0), given, lambda: [f.const(0, "i32")])[0]
 
@@ -138,15 +138,15 @@ class _OutputWriter:
             f.store(total, f.at(y, at, "i32"))
             return
         low, high = (-128.0, 127.0) if self.is_signed else (0.0, 255.0)
-        scaled = _within(f, f.cast("sitofp", total, "float") * self.scale, -1e6, 1e6)
-        moved = _within(f, (scaled + _ROUNDER) - _ROUNDER + self.zero, low, high)
+        scaled = _clamp(f, f.cast("sitofp", total, "float") * self.scale, -1e6, 1e6)
+        moved = _clamp(f, (scaled + _ROUNDER) - _ROUNDER + self.zero, low, high)
         f.store(f.cast("trunc", f.cast("fptosi", moved, "i32"), "i8"), f.at(y, at, "i8"))
 
 
-def _wide(f: Function, byte: Value, is_signed: bool) -> Value:
+def _widen(f: Function, byte: Value, is_signed: bool) -> Value:
     return f.cast("sext" if is_signed else "zext", byte, "i32")
 
 
-def _within(f: Function, x: Value, low: float, high: float) -> Value:
+def _clamp(f: Function, x: Value, low: float, high: float) -> Value:
     x = f.select(x > low, x, f.const(low, x.type))
     return f.select(x > high, f.const(high, x.type), x)

@@ -60,7 +60,7 @@ class WindowAxis:
 
         return f.choose(self.dilation.compare("eq", 1), lambda: [distance], divided)[0]
 
-    def whole(self, f: Function, step: int) -> tuple[Value, Value]:
+    def inner_range(self, f: Function, step: int) -> tuple[Value, Value]:
         """Output positions low..stop-1 whose windows are inside; their number is a multiple of `step`."""
         low = f.least((self.pad + self.stride - 1) // self.stride, self.out)
         room = self.size - 1 - (self.kernel - 1) * self.dilation + self.pad

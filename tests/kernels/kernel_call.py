@@ -15,7 +15,7 @@ KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64,
 @cache
 def address(library: Library, name: str, generate: Callable[..., str], *variant: object) -> int:
     """Where the kernel `name` of `generate(isa, *variant)` is; generated once in a session."""
-    return library.function(name, lambda: generate(library.isa, *variant))
+    return library.load_function(name, lambda: generate(library.isa, *variant))
 
 
 def call(kernel: int, args: ctypes.Structure, stop: int, scratch_bytes: int = 64, *, first: int = 0) -> None:
