@@ -200,7 +200,7 @@ class Store:
                     f"{PART_NAMES[run.part]}, slice {run.first + i} does not match its XXH3; build it again."
                 )
 
-    def _spans(self, run: SliceRun) -> Iterator["_Span"]:
+    def _spans(self, run: SliceRun) -> Iterator["_ByteSpan"]:
         """The payload of `run` in its file: one span for each contiguous piece."""
         self._covers(run)
         part = self._parts[run.layer][run.part]

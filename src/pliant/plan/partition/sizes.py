@@ -93,7 +93,7 @@ def sizes(spec: EncoderSpec, tokens: int, bits: tuple[int, ...] = ()) -> LayerSi
     return replace(found, **_coded(spec, probe)) if bits else found
 
 
-def _coded(spec: EncoderSpec, probe: "_Probe") -> dict[str, Any]:
+def _coded(spec: EncoderSpec, probe: "_ShareProbe") -> dict[str, Any]:
     """The fields that differ for codes: a head's and a column's share of whole groups, and spare bytes.
 
     These are lines through the origin; they underestimate the weights of some counts by at most `spare`.

@@ -114,13 +114,17 @@ def point_of(tensor: str) -> str:
     return "x" if name.startswith("x.") else name
 
 
-def _boundary(steps: "_Steps", spec: EncoderSpec, partition: Partition, layer: int, at: int | None) -> None:
+def _boundary(
+    steps: "_SegmentBuilder", spec: EncoderSpec, partition: Partition, layer: int, at: int | None
+) -> None:
     """Record that the primary holds all of the layer's input."""
     whole = TensorPart(0, partition.tokens, 0, spec.hidden)
     steps.make(partition.primary, TensorRegion(f"x.{layer}", whole), at)
 
 
-def _enter(steps: "_Steps", spec: EncoderSpec, partition: Partition, layer: int, device: str) -> None:
+def _enter(
+    steps: "_SegmentBuilder", spec: EncoderSpec, partition: Partition, layer: int, device: str
+) -> None:
     part = entering(spec, partition, device)
     if part is not None:
         steps.need(device, TensorRegion(f"x.{layer}", part))
