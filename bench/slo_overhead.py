@@ -31,9 +31,9 @@ from pliant.route.router_settings import RouterSettings
 from pliant.run.session.session import Session
 from pliant.serve.answers.admission import Admission
 from pliant.serve.answers.dispatch import Dispatcher
-from pliant.serve.answers.local_endpoint import LocalEndpoint
 from pliant.serve.answers.metrics import Metrics
 from pliant.serve.answers.routed_request import RoutedRequest
+from pliant.serve.answers.session_endpoint import SessionEndpoint
 from pliant.serve.protocol.inference import InferBody, InferRequest, Signature
 from pliant.serve.protocol.pending_request import PendingRequest
 from report import Report
@@ -108,7 +108,7 @@ def _dispatcher() -> Dispatcher:
         if name != LOCAL:
             router.endpoint(name)
         session: Any = _Elastic(LevelSelector(_levels(whole_s), name))
-        here[name] = LocalEndpoint(session, router, Admission(64), metrics, lambda: None, name=name)
+        here[name] = SessionEndpoint(session, router, Admission(64), metrics, lambda: None, name=name)
     now_s = time.monotonic()
     for i in range(N_UPSTREAMS):
         name, node_name = f"http://up{i}:8080", f"up{i}"

@@ -182,7 +182,7 @@ class _Simulation:
             asked.is_over = True
             asked.reply(asked, answer)
 
-    # -- here (serve/answers/local_endpoint.py, admission.py)
+    # -- here (serve/answers/session_endpoint.py, admission.py)
 
     def _admit(
         self, node: FleetNode, machine: Machine, asked: Request, then: Callable[[Answer | None], None]

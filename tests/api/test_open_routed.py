@@ -188,7 +188,7 @@ def test_a_worker_that_an_operator_removes_stays_away_until_he_takes_it_back(
             for step, span in zip(details.program.steps, details.spans, strict=True):
                 device = step.lane.partition("/")[0]
                 spent_j += span.seconds * {cluster.name: 3.0, "a": 7.0}.get(device, 0.0)
-            counted = energy.counted(lambda: Reply({}, "", 0.0, details)).energy_j
+            counted = energy.measure(lambda: Reply({}, "", 0.0, details)).energy_j
             assert counted == pytest.approx(spent_j)
 
 

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from pliant.cli.node import NodeArguments
-from pliant.cli.shared.node_models import configured, model_entries, reload_models
+from pliant.cli.shared.node_models import model_entries, read_options, reload_models
 from pliant.errors import InputError, NodeError
 from pliant.serve.access.security import read_tokens
 from tests.serve.nodes import PATIENCE_S, Running, running_models
@@ -42,14 +42,14 @@ def written(folder: Path, text: str) -> NodeArguments:
 
 def test_a_file_holds_options_of_the_node_and_of_each_model(tmp_path: Path) -> None:
     """What the command line says precedes it."""
-    args, tables = configured(written(tmp_path, WHOLE))
+    args, tables = read_options(written(tmp_path, WHOLE))
     assert (args.queue, args.peer_network, args.tls_cert) == (8, ["10.0.0.0/8"], Path("cert.pem"))
     assert [table["source"] for table in tables] == ["sst2", "model.onnx"]
     (first,) = model_entries(args, tables[:1])
     assert first.endpoints.upstreams == ("http://gateway:8080",)
     assert first.endpoints.terms is not None
     assert first.endpoints.terms.deadline_s == 0.02
-    args, _ = configured(replace(written(tmp_path, WHOLE), queue=9))
+    args, _ = read_options(replace(written(tmp_path, WHOLE), queue=9))
     assert args.queue == 9
 
 
@@ -74,7 +74,7 @@ def test_each_mistake_is_named_with_its_line(tmp_path: Path, old: str, new: str,
     if '"http' in new:
         text = text.replace(':8080"]', ':8080"')
     with pytest.raises(InputError) as error:
-        configured(written(tmp_path, text))
+        read_options(written(tmp_path, text))
     assert f"node.toml:{line}: " in str(error.value)
     assert why in str(error.value)
 
@@ -82,9 +82,9 @@ def test_each_mistake_is_named_with_its_line(tmp_path: Path, old: str, new: str,
 def test_a_file_that_is_no_toml_or_names_no_model_says_so(tmp_path: Path) -> None:
     """TOML's own message has the line."""
     with pytest.raises(InputError, match="line 2"):
-        configured(written(tmp_path, "queue = 8\nlisten = \n[a]"))
+        read_options(written(tmp_path, "queue = 8\nlisten = \n[a]"))
     with pytest.raises(InputError, match="names no model"):
-        configured(written(tmp_path, "queue = 8"))
+        read_options(written(tmp_path, "queue = 8"))
 
 
 def test_secrets_are_read_from_variables_and_credentials(
@@ -98,9 +98,9 @@ def test_secrets_are_read_from_variables_and_credentials(
     (folder / "peers").write_text("peer" * 8)
     (folder / "peers").chmod(0o440)  # as systemd has it: root's, and its reader's by an ACL
     said = 'operator-token-file = { env = "MY_TOKENS" }\npeer-token-file = { credential = "peers" }\n'
-    args, _ = configured(written(tmp_path, said + WHOLE))
+    args, _ = read_options(written(tmp_path, said + WHOLE))
     named = replace(written(tmp_path, WHOLE), operator_token_file=Path("env:MY_TOKENS"))
-    named, _ = configured(replace(named, peer_token_file=Path("credential:peers")))
+    named, _ = read_options(replace(named, peer_token_file=Path("credential:peers")))
     for given in (args, named):
         assert given.operator_token_file is not None
         assert given.peer_token_file == folder / "peers"
@@ -111,17 +111,17 @@ def test_secrets_are_read_from_variables_and_credentials(
         read_tokens(Path("env:MY_TOKENS"))
     for name in ("../peers", "", "."):
         with pytest.raises(NodeError, match="LoadCredential"):
-            configured(replace(written(tmp_path, WHOLE), token_file=Path(f"credential:{name}")))
+            read_options(replace(written(tmp_path, WHOLE), token_file=Path(f"credential:{name}")))
     monkeypatch.delenv("CREDENTIALS_DIRECTORY")
     with pytest.raises(NodeError, match="no credential 'peers'"):
-        configured(written(tmp_path, said + WHOLE))
+        read_options(written(tmp_path, said + WHOLE))
 
 
 def test_a_hangup_changes_the_queue_and_rates(tmp_path: Path) -> None:
     """Those that ask too often are told so from then on, and no longer once the rate is gone."""
     text = f'[[model]]\nname = "first"\nsource = "{sums(tmp_path)}"\nthreads = 1\n'
     given = written(tmp_path, text)
-    args, tables = configured(given)
+    args, tables = read_options(given)
     with running_models(model_entries(args, tables), operator_tokens=(OPERATOR,)) as node:
         assert node.controls is not None
         assert node.node is not None
@@ -147,7 +147,7 @@ def test_a_hangup_changes_the_models_or_nothing(tmp_path: Path, caplog: pytest.L
     path = sums(tmp_path)
     model = f'[[model]]\nname = "NAME"\nsource = "{path}"\nthreads = 1\n'
     given = written(tmp_path, model.replace("NAME", "first"))
-    args, tables = configured(given)
+    args, tables = read_options(given)
     with running_models(model_entries(args, tables), operator_tokens=(OPERATOR,)) as node:
 
         def hangup(text: str) -> dict[str, str]:

@@ -3,7 +3,7 @@
 Protects scripts that read it. A key may be added; one that goes, is renamed or changes its type needs a line
 in CHANGELOG.md. Update by `pytest tests/guards/test_json.py --update-golden`. A verb that is added belongs
 into one of the tests below: the last one fails until it is there. `stretch`, which needs torch, is guarded
-where it is tested, in tests/cli/test_stretch.py.
+where it is tested, in tests/cli/test_stretch_model.py.
 """
 
 import json

@@ -21,7 +21,7 @@ from pliant.run.process_memory import MemoryBudget
 from pliant.run.submodel.elastic_details import ElasticDetails
 from pliant.run.submodel.elastic_session import ElasticSession
 from pliant.run.submodel.plans.submodel_planner import SessionOptions
-from pliant.serve.repository.model_entry import given_entry
+from pliant.serve.repository.model_entry import session_entry
 from pliant.store.build import build
 from pliant.store.manifest import put_accuracy
 from pliant.store.read import open_store
@@ -171,7 +171,7 @@ def crowded(path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
         session = ElasticSession(one, paper_profile(lengths=(8, 24, 64)), options, name="tiny", cache=cache)
         recorder = Recorder(session, monkeypatch)
         recorder.may_answer.release(10**6)
-        with running_models([given_entry(session)], operator_tokens=(OPERATOR,), queue=64) as run:
+        with running_models([session_entry(session)], operator_tokens=(OPERATOR,), queue=64) as run:
             recorder.may_answer, recorder.n_begun = threading.Semaphore(0), 0
             made = Crowd(recorder, run, clients)
             made.waiting = [made.ask("a")]

@@ -17,7 +17,7 @@ from uvicorn.server import ServerState
 
 from pliant.errors import InputError
 from pliant.serve.http.connections.http_connection import protocol_factory
-from pliant.serve.http.connections.server import within_descriptors
+from pliant.serve.http.connections.server import fit_descriptors
 from pliant.serve.http.limits import Limits
 from tests.serve.http.connections.test_http_connection import (
     LIMITS,
@@ -218,7 +218,7 @@ def test_connections_fit_into_the_files_that_a_process_may_open(monkeypatch: pyt
     limits, asked = Limits(), []
     monkeypatch.setattr("resource.getrlimit", lambda _: (1024, 4096))
     monkeypatch.setattr("resource.setrlimit", lambda _, both: asked.append(both))
-    assert within_descriptors(limits) == limits
+    assert fit_descriptors(limits) == limits
     assert asked == [(limits.n_connections + limits.n_reserved_connections + 256, 4096)]
     monkeypatch.setattr("resource.getrlimit", lambda _: (1024, 1024))
-    assert within_descriptors(limits).n_connections == 1024 - limits.n_reserved_connections - 256
+    assert fit_descriptors(limits).n_connections == 1024 - limits.n_reserved_connections - 256

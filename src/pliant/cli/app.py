@@ -23,12 +23,12 @@ VERBS = {
     "plan": ("plan:plan", "Show the plan: what would run, with predicted time and memory."),
     "run": ("run:run", "Answer text or arrays within a latency target and a memory limit."),
     "eval": ("eval:evaluate", "Measure accuracy and latency on the labelled examples of a file."),
-    "stretch": ("stretch:stretch", "Train a model to run with fewer layers and heads (extra `train`)."),
+    "stretch": ("stretch_model:stretch", "Train a model to run with fewer layers and heads (extra `train`)."),
     "inspect": ("inspect:inspect", "Print a model's shape, sizes, errors and importance."),
     "compile": ("compile:compile", "Compile an ONNX model to a directory to load, or to C."),
     "bench": ("bench:bench", "Time a model; an ONNX model also on other runtimes."),
     "worker": (
-        "cluster.cluster_worker:worker",
+        "cluster.join_cluster:worker",
         "Lend this device to a cluster: join a primary and run a share of its models.",
     ),
     "cluster key": ("cluster.cluster_key:key", "Make the key that all members of a cluster share."),
@@ -36,7 +36,7 @@ VERBS = {
         "cluster.cluster_status:status",
         "Show the members, plan and faults of a running cluster.",
     ),
-    "cluster plan": ("cluster.cluster_plan:plan", "Show the share of each device and the predicted time."),
+    "cluster plan": ("cluster.plan_cluster:plan", "Show the share of each device and the predicted time."),
     "cluster run": ("cluster.cluster_run:run", "Answer with a model split over the cluster."),
     "cluster bench": (
         "cluster.cluster_bench:bench",

@@ -12,11 +12,11 @@ from rich.table import Table
 
 from pliant.api.compile_onnx import compile, sample_feeds
 from pliant.api.model import CompiledProgram, ElasticModel, Model, OnnxGraph
-from pliant.cli.compile import Dims, dims_of
+from pliant.cli.compile import Dims, parse_dims
 from pliant.cli.peer_runtimes import PEERS, Run, open_peer
 from pliant.cli.shared.refuse_options import refuse_options
 from pliant.cli.shared.show import console, print_json, progress_bar
-from pliant.cli.shared.trace_option import Trace, kept
+from pliant.cli.shared.trace_option import Trace, trace_file
 from pliant.cli.shared.verb_options import (
     LENGTH,
     Arithmetic,
@@ -28,7 +28,7 @@ from pliant.cli.shared.verb_options import (
     resolve_for,
     shipped,
 )
-from pliant.cli.shared.weight_bits import WeightBits, weights_of
+from pliant.cli.shared.weight_bits import WeightBits, parse_weights
 from pliant.errors import InputError
 from pliant.ir.port import Port
 from pliant.quantities import format_seconds
@@ -114,7 +114,7 @@ def bench(args: BenchArguments) -> None:
         rows = measure(runners, feeds, args.runs)
         steps = session.profile(feeds, args.runs) if args.profile or args.trace is not None else None
     if steps is not None and args.trace is not None:
-        with kept(args.trace) as path:
+        with trace_file(args.trace) as path:
             steps.write_trace(path)
     if args.json:
         print_json(BenchReport(rows, steps) if args.profile and steps is not None else rows)
@@ -149,13 +149,13 @@ def _open(args: BenchArguments, model: Model) -> Session[Any]:
     if not isinstance(model, OnnxGraph):
         refuse_options(model, args, ("dim", "bucket", "weights"), "those are for ONNX files")
     if isinstance(model, OnnxGraph):
-        dims, buckets = dims_of(args.dim), buckets_of(args.bucket)
+        dims, buckets = parse_dims(args.dim), parse_buckets(args.bucket)
         return compile(
             model.content,
             dims={x: n for x, n in dims.items() if x not in buckets},
             buckets=buckets,
             threads=args.threads,
-            weights=weights_of(args.weights),
+            weights=parse_weights(args.weights),
             compute=args.compute,
             memory=args.memory,
         )
@@ -175,7 +175,7 @@ def _open(args: BenchArguments, model: Model) -> Session[Any]:
 def _feeds(args: BenchArguments, model: Model, session: Session[Any]) -> dict[str, np.ndarray]:
     if isinstance(model, OnnxGraph | CompiledProgram):
         sizes = session.sample(LENGTH)  # as `pliant profile` takes them; `--dim` says otherwise
-        given = [fix_dims(port, dims_of(args.dim)) for port in session.inputs]
+        given = [fix_dims(port, parse_dims(args.dim)) for port in session.inputs]
         return sample_feeds([_sized(port, sizes[port.name].shape) for port in given])
     return session.sample(min(args.length or LENGTH, session.max_length))
 
@@ -197,7 +197,7 @@ def _show(rows: list[RuntimeComparison]) -> None:
     console().print(table)
 
 
-def buckets_of(texts: list[str] | None) -> dict[str, tuple[int, ...]]:
+def parse_buckets(texts: list[str] | None) -> dict[str, tuple[int, ...]]:
     """`["sequence=32,64"]` -> {"sequence": (32, 64)}; raises InputError naming an invalid bucket."""
     buckets = {}
     for text in texts or ():

@@ -22,7 +22,7 @@ from pliant.cli.library_summary import show_library
 from pliant.cli.shared.refuse_options import refuse_options
 from pliant.cli.shared.show import console, print_json, progress_bar
 from pliant.cli.shared.verb_options import LENGTH, Arithmetic, Json, Threads, resolve_for, shipped
-from pliant.cli.shared.weight_bits import weights_of
+from pliant.cli.shared.weight_bits import parse_weights
 from pliant.compiler.aot.ahead_of_time import write_c
 from pliant.compiler.aot.compiled_directory import save
 from pliant.compiler.executable.call import Target
@@ -207,10 +207,10 @@ def _compile_graph(args: CompileArguments, model: OnnxGraph, for_cpu: Target) ->
     graph, image, report = compiled.compile_image(
         args.model,
         for_cpu,
-        dims=dims_of(args.dim),
+        dims=parse_dims(args.dim),
         without=args.without or (),
         schedule=args.schedule,
-        weights=weights_of(args.weights),
+        weights=parse_weights(args.weights),
         compute=args.compute,
     )
     library, reason = None, ""
@@ -236,7 +236,7 @@ def _compile_graph(args: CompileArguments, model: OnnxGraph, for_cpu: Target) ->
     _show(said, reason)
 
 
-def dims_of(texts: list[str] | None) -> dict[str, int]:
+def parse_dims(texts: list[str] | None) -> dict[str, int]:
     """`["batch=1"]` -> {"batch": 1}; raises InputError naming an invalid dimension."""
     dims = {}
     for text in texts or ():

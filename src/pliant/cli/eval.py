@@ -11,12 +11,12 @@ import numpy as np
 import typer
 
 from pliant.api.model import ElasticModel, Model
-from pliant.cli.eval_rows import EvalRow, Item, asker, examples_of
+from pliant.cli.eval_rows import EvalRow, Item, examples_of, make_asker
 from pliant.cli.shared.feed_file import is_feed_file, labelled_feeds
 from pliant.cli.shared.refuse_options import refuse_options
 from pliant.cli.shared.show import print_json, progress_bar
 from pliant.cli.shared.show_reply import show_truncation
-from pliant.cli.shared.text_lines import InputText, Truncate, check_uncut, readable
+from pliant.cli.shared.text_lines import InputText, Truncate, make_readable, refuse_truncation
 from pliant.cli.shared.text_model import text_model
 from pliant.cli.shared.verb_options import Json, SessionArguments, System, resolve_for
 from pliant.elastic.evaluate.intervals import accuracy
@@ -114,7 +114,7 @@ def _rows(
         from pliant.cli.eval_ray import rows_on_ray  # needs the extra
 
         return rows_on_ray(args.session, args.baseline, items, args.actors, on_row)
-    ask = asker(model, session, isinstance(items[0], tuple))
+    ask = make_asker(model, session, isinstance(items[0], tuple))
     found = []
     for i, item in enumerate(items):
         on_row(i, len(items))
@@ -127,7 +127,9 @@ def _texts(args: EvalArguments, model: Model, session: Session[Any], ask: _Ask) 
     asked = text_model(model, session)
     labels = asked.labels or ()
     examples = read_examples(args.data, labels)[: args.limit]
-    texts = readable((InputText(e.text, e.pair, e.where) for e in examples), asked.reading, args.truncate)
+    texts = make_readable(
+        (InputText(e.text, e.pair, e.where) for e in examples), asked.reading, args.truncate
+    )
     rows = ask([(text.text, text.pair) for text in texts])
     right = [labels[e.label] == row.answer for e, row in zip(examples, rows, strict=True)]
     return _ScoredAnswers(rows, right, sum(text.is_truncated for text in texts))
@@ -137,7 +139,7 @@ def _arrays(args: EvalArguments, model: Model, session: Session[Any], ask: _Ask)
     """Answer the examples of an .npz: the first dimension of every array counts the examples."""
     if isinstance(session, TextSession):
         raise InputError(f"{model.name} is {model.kind}, which reads text: give a TSV, not {args.data}.")
-    check_uncut(args.data, args.truncate)
+    refuse_truncation(args.data, args.truncate)
     feeds, labels = labelled_feeds(args.data)
     labels = labels[: args.limit]
     rows = ask(examples_of(feeds, len(labels)))

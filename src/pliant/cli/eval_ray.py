@@ -11,7 +11,7 @@ from typing import Any, final
 import numpy as np
 
 from pliant.api.open_elastic import Baseline
-from pliant.cli.eval_rows import EvalRow, Item, asker
+from pliant.cli.eval_rows import EvalRow, Item, make_asker
 from pliant.cli.shared.verb_options import SessionArguments, resolve_for
 from pliant.errors import InputError
 from pliant.ray.assigned_threads import assigned_threads
@@ -35,7 +35,7 @@ class Evaluator:
         model = resolve_for(session.source, "eval")
         session = replace(session, threads=assigned_threads(session.threads))
         opened = session.open(model, lambda what, done, total: None, baseline, takes=("latency",))
-        self._ask = asker(model, opened, is_text)
+        self._ask = make_asker(model, opened, is_text)
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         rows = [pickle.dumps(self._ask(pickle.loads(item))) for item in batch["item"]]

@@ -40,7 +40,7 @@ class EvalRow:
     elastic: ElasticRow | None = None
 
 
-def asker(model: Model, session: Session[Any], is_text: bool) -> Callable[[Item], EvalRow]:
+def make_asker(model: Model, session: Session[Any], is_text: bool) -> Callable[[Item], EvalRow]:
     """Return a function that answers one example. Raises InputError for texts if the model reads none."""
     return _text_asker(model, session) if is_text else _array_asker(session)
 

@@ -121,7 +121,7 @@ def inspect(args: InspectArguments) -> None:
         print_json(values)
         return
     for name, value in values.items():
-        typer.echo(f"{name.removesuffix('_bytes')}: {_said(name, value)}")
+        typer.echo(f"{name.removesuffix('_bytes')}: {_print_value(name, value)}")
 
 
 def _inspect_text(path: Path, args: InspectArguments) -> None:
@@ -213,7 +213,7 @@ def _compiled_values(directory: Path, *, is_checking: bool) -> dict[str, Any]:
     }
 
 
-def _said(name: str, value: Any) -> str:
+def _print_value(name: str, value: Any) -> str:
     if name.endswith("_bytes"):
         return format_bytes(value)
     if isinstance(value, dict):

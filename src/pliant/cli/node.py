@@ -252,14 +252,14 @@ def node(args: NodeArguments) -> None:
     from pliant.serve.node.start_node import NodeOptions, serve_models  # first: it names the missing extra
 
     given = args
-    from pliant.cli.shared.node_models import configured, found_models, model_entries, reload_models
+    from pliant.cli.shared.node_models import found_models, model_entries, read_options, reload_models
     from pliant.serve.answers.admission import MOST_WORKERS
     from pliant.serve.node.node_controls import NodeControls
     from pliant.serve.node.power import read_radio
     from pliant.serve.repository.front_node import FrontNode
     from pliant.serve.upstream.callback import parse_callbacks
 
-    args, tables = configured(given)
+    args, tables = read_options(given)
     n_models = len(args.model or ()) + len(tables)
     if n_models > 1:
         _check_several(args, n_models)

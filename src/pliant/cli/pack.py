@@ -12,7 +12,7 @@ from pliant.api.model import CheckpointModel, unsupported_error
 from pliant.api.open_elastic import Importance, OnProgress, read_accuracy, read_importance
 from pliant.api.resolve import resolve
 from pliant.cli.shared.show import print_json, progress_bar
-from pliant.cli.shared.verb_options import Json, numbers, shipped
+from pliant.cli.shared.verb_options import Json, parse_numbers, shipped
 from pliant.elastic.evaluate.accuracy_grid import measure_grid
 from pliant.elastic.evaluate.labelled_inputs import LabelledInput, spread
 from pliant.elastic.importance import ablate, first_order
@@ -86,7 +86,7 @@ def pack(args: PackArguments) -> None:
         raise unsupported_error(model, "pliant pack")
     out = args.output or Path(f"{model.name}.store")
     checkpoint = open_checkpoint(model.path)
-    chosen = numbers(args.bits, "--bits") or BITS
+    chosen = parse_numbers(args.bits, "--bits") or BITS
     ordered = _importance_given(args.importance, args.importance_examples, checkpoint.spec, chosen)
     known = _accuracy_given(args.accuracy, args.accuracy_examples, checkpoint.spec)
     with progress_bar() as on_progress:

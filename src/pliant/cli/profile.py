@@ -15,7 +15,7 @@ from pliant.cli.shared.verb_options import (
     SessionArguments,
     Source,
     Threads,
-    numbers,
+    parse_numbers,
     resolve_for,
 )
 from pliant.ir.device import BUSY, DeviceProfile
@@ -51,7 +51,7 @@ class ProfileArguments:
 def profile(args: ProfileArguments) -> None:
     """Measure cold reads, layers with and without concurrent reads, tokenizer, embedding and head of a text
     encoder; for other models, print the time of each step."""
-    model, lengths = resolve_for(args.source, "profile"), numbers(args.lengths, "--lengths")
+    model, lengths = resolve_for(args.source, "profile"), parse_numbers(args.lengths, "--lengths")
     if isinstance(model, ElasticModel):
         measured = _measured(args, model, lengths)
         if args.json:

@@ -9,12 +9,12 @@ import typer
 
 from pliant.api.model import CompiledProgram, ElasticModel, Model, OnnxGraph
 from pliant.cli.shared.feed_file import is_feed_file, read_feeds
-from pliant.cli.shared.page_option import Page, shown_on_page
+from pliant.cli.shared.page_option import Page, show_on_page
 from pliant.cli.shared.show import print_json, progress_bar
 from pliant.cli.shared.show_reply import reply_values, show_reply, show_steps
-from pliant.cli.shared.text_lines import InputText, Truncate, check_uncut, readable, text_lines
+from pliant.cli.shared.text_lines import InputText, Truncate, make_readable, refuse_truncation, text_lines
 from pliant.cli.shared.text_model import text_model
-from pliant.cli.shared.trace_option import Trace, kept
+from pliant.cli.shared.trace_option import Trace, trace_file
 from pliant.cli.shared.verb_options import Json, SessionArguments, resolve_for
 from pliant.errors import InputError
 from pliant.ir.reply import Reply
@@ -57,13 +57,13 @@ def run(args: RunArguments) -> None:
     texts, feeds = _inputs(args, model)
     with progress_bar() as on_progress:
         session = args.session.open(model, on_progress, takes=("latency",))
-    with session, shown_on_page(session, is_wanted=args.page) as tell:
+    with session, show_on_page(session, is_wanted=args.page) as tell:
         answers = _to_texts(args, model, session, texts) if feeds is None else _to_feeds(args, session, feeds)
         for asked, reply in answers:
             tell(replace(reply, target_s=args.session.target_s))
             _show(args, model, session, asked, replace(reply, target_s=args.session.target_s))
     if args.trace is not None:
-        with kept(args.trace) as path:
+        with trace_file(args.trace) as path:
             _write_trace(path, reply.details)
 
 
@@ -81,7 +81,7 @@ def _inputs(args: RunArguments, model: Model) -> tuple[tuple[InputText, ...], Ma
         return (InputText(args.text, args.pair),), None
     path = args.input or Path()
     if is_feed_file(path) or (path == Path("-") and isinstance(model, OnnxGraph | CompiledProgram)):
-        check_uncut(path, args.truncate)
+        refuse_truncation(path, args.truncate)
         return (), read_feeds(path)
     return text_lines(path), None
 
@@ -91,7 +91,7 @@ def _to_texts(
 ) -> Iterator[TextReply]:
     is_traced = not isinstance(model, ElasticModel) and _wants_spans(args)
     asked = text_model(model, session, is_traced=is_traced)
-    for line in readable(texts, asked.reading, args.truncate):
+    for line in make_readable(texts, asked.reading, args.truncate):
         yield line, asked.answer(line.text, line.pair)
 
 

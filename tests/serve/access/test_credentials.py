@@ -204,9 +204,9 @@ def test_tokens_that_are_accepted_hold_at_once() -> None:
     access = AccessControl(Tokens([OLD]))
     shown = AccessRequest("GET", "/v2", (f"Bearer {OLD}",))
     assert isinstance(access.admit(shown), AccessGrant)
-    access.accept(Tokens([NEW], [PEER]))
+    access.replace_tokens(Tokens([NEW], [PEER]))
     assert not isinstance(access.admit(shown), AccessGrant)
-    assert access.tokens.have(Role.PEER)
+    assert access.tokens.has(Role.PEER)
 
 
 def test_files_are_read_by_role(tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def test_no_options_show_a_token() -> None:
         peer_tokens=(PEER,),
         operator_tokens=(OPERATOR,),
     )
-    shown = f"{options!r} {tokens!r} {tokens.known(f'Bearer {PEER}')!r} {Routing(token=PEER)!r}"
+    shown = f"{options!r} {tokens!r} {tokens.find(f'Bearer {PEER}')!r} {Routing(token=PEER)!r}"
     assert not [token for token in SECRETS if token in shown]
 
 

@@ -34,28 +34,28 @@ def test_a_burst_is_let_in_and_then_the_rate() -> None:
     """The wait that is told is the one after which a request is let in, and not a moment sooner."""
     clock = Clock()
     limiter = RateLimiter(ClientRates(requests=Rate(2.0, 3)), clock)
-    assert [limiter.ask("a") for _ in range(3)] == [0.0] * 3
-    wait_s = limiter.ask("a")
+    assert [limiter.count_request("a") for _ in range(3)] == [0.0] * 3
+    wait_s = limiter.count_request("a")
     assert wait_s == pytest.approx(0.5)
     clock.now_s += 0.9 * wait_s
-    assert limiter.ask("a") == pytest.approx(0.05)
+    assert limiter.count_request("a") == pytest.approx(0.05)
     clock.now_s += 0.1 * wait_s + 1e-9
-    assert limiter.ask("a") == 0.0
-    assert limiter.ask("b") == 0.0
+    assert limiter.count_request("a") == 0.0
+    assert limiter.count_request("b") == 0.0
     clock.now_s += 1e6
-    assert [limiter.ask("a") for _ in range(4)][:3] == [0.0] * 3
+    assert [limiter.count_request("a") for _ in range(4)][:3] == [0.0] * 3
 
 
 def test_bytes_make_a_debt_that_is_waited_for() -> None:
     """A body's length is known when it has come."""
     clock = Clock()
     limiter = RateLimiter(ClientRates(n_bytes=Rate(100.0, 50)), clock)
-    assert limiter.ask("a") == 0.0
-    limiter.take("a", 1050)
-    wait_s = limiter.ask("a")
+    assert limiter.count_request("a") == 0.0
+    limiter.count_bytes("a", 1050)
+    wait_s = limiter.count_request("a")
     assert wait_s == pytest.approx(10.0, rel=1e-2)
     clock.now_s += wait_s + 1e-9
-    assert limiter.ask("a") == 0.0
+    assert limiter.count_request("a") == 0.0
 
 
 @given(
@@ -73,8 +73,8 @@ def test_no_client_takes_more_than_its_rate_allows(
     n = n_bytes = 0
     for after_s, size in calls:
         clock.now_s += after_s
-        if limiter.ask("a") == 0.0:
-            limiter.take("a", size)
+        if limiter.count_request("a") == 0.0:
+            limiter.count_bytes("a", size)
             n, n_bytes = n + 1, n_bytes + size
         passed_s = clock.now_s - start_s
         assert n <= burst + per_s * passed_s + 1e-6
@@ -85,7 +85,7 @@ def test_clients_that_are_forgotten_take_no_memory() -> None:
     """Addresses are cheap."""
     limiter = RateLimiter(SELDOM, Clock())
     for i in range(20_000):
-        limiter.ask(f"{i}")
+        limiter.count_request(f"{i}")
     assert limiter.n_clients <= 8192
 
 
@@ -179,12 +179,12 @@ def test_other_rates_hold_from_then_on_and_forgive_nothing() -> None:
     """What a client has left counts on, up to the new burst; a rate that is new begins with a whole one."""
     now = [0.0]
     limiter = RateLimiter(ClientRates(requests=Rate(1.0, 3.0)), lambda: now[0])
-    assert [limiter.ask("a") for _ in range(3)] == [0.0] * 3
-    limiter.change(ClientRates(requests=Rate(2.0, 10.0)))
-    assert limiter.ask("a") == pytest.approx(0.5)
+    assert [limiter.count_request("a") for _ in range(3)] == [0.0] * 3
+    limiter.replace_rates(ClientRates(requests=Rate(2.0, 10.0)))
+    assert limiter.count_request("a") == pytest.approx(0.5)
     now[0] = 0.5
-    assert limiter.ask("a") == 0.0
-    limiter.change(ClientRates())
-    assert [limiter.ask("a") for _ in range(9)] == [0.0] * 9
-    limiter.change(ClientRates(requests=Rate(1.0, 2.0)))
-    assert [limiter.ask("a") > 0.0 for _ in range(3)] == [False, False, True]
+    assert limiter.count_request("a") == 0.0
+    limiter.replace_rates(ClientRates())
+    assert [limiter.count_request("a") for _ in range(9)] == [0.0] * 9
+    limiter.replace_rates(ClientRates(requests=Rate(1.0, 2.0)))
+    assert [limiter.count_request("a") > 0.0 for _ in range(3)] == [False, False, True]

@@ -5,7 +5,16 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from pliant.serve.access.roles import ANY, EVERYBODY, OPERATORS, PEERS, RULES, Role, rule_for, unruled
+from pliant.serve.access.roles import (
+    ANY,
+    EVERYBODY,
+    OPERATORS,
+    PEERS,
+    RULES,
+    Role,
+    routes_without_rule,
+    rule_for,
+)
 from pliant.serve.upstream.request_explanation import EXPLAIN_PATH
 from tests.serve.models import Upper
 from tests.serve.nodes import PATIENCE_S, Running, asking, running
@@ -128,8 +137,8 @@ def test_what_changes_a_node_asks_for_an_operator_everywhere() -> None:
 
 def test_a_route_without_a_rule_is_named() -> None:
     """An application with one does not start."""
-    assert unruled([("GET", "/v2"), ("PUT", "/v2"), ("GET", "/v3")]) == ["PUT /v2", "GET /v3"]
-    assert unruled((rule.method, rule.path) for rule in RULES) == []
+    assert routes_without_rule([("GET", "/v2"), ("PUT", "/v2"), ("GET", "/v3")]) == ["PUT /v2", "GET /v3"]
+    assert routes_without_rule((rule.method, rule.path) for rule in RULES) == []
 
 
 def test_the_first_rule_that_fits_counts() -> None:

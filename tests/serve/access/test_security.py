@@ -14,7 +14,7 @@ from pliant.serve.access.security import (
     check_exposure,
     parse_address,
     read_tokens,
-    warn_in_clear,
+    warn_unencrypted,
 )
 
 TOKEN = "0123456789abcdef"
@@ -41,24 +41,24 @@ def test_any_of_the_tokens_opens_and_nothing_else() -> None:
         f"Bearer {TOKEN}0",
         "Bearer \udcff",
     ):
-        assert tokens.known(wrong) is None, wrong
+        assert tokens.find(wrong) is None, wrong
 
 
 def role_of(tokens: Tokens, authorization: str) -> Role | None:
-    known = tokens.known(authorization)
+    known = tokens.find(authorization)
     return None if known is None else known.role
 
 
 def test_it_is_known_which_token_was_shown() -> None:
     """A node below that still has the old one is told of changes with that."""
     tokens = Tokens(["client-token-0123"], [TOKEN, "fedcba9876543210"], ["operator-token-01"])
-    known = tokens.known("Bearer  fedcba9876543210")
+    known = tokens.find("Bearer  fedcba9876543210")
     assert known is not None
     assert (known.role, known.token) == (Role.PEER, "fedcba9876543210")
     assert role_of(tokens, "Bearer client-token-0123") is Role.CLIENT
     assert role_of(tokens, "Bearer operator-token-01") is Role.OPERATOR
-    assert tokens.shown_upstream == TOKEN
-    assert Tokens().known(f"Bearer {TOKEN}") is None
+    assert tokens.upstream_token == TOKEN
+    assert Tokens().find(f"Bearer {TOKEN}") is None
     assert TOKEN not in repr(known)
 
 
@@ -75,7 +75,7 @@ def test_every_token_is_compared_in_constant_time(monkeypatch: pytest.MonkeyPatc
     tokens = Tokens([TOKEN, "f" * 64], ["peer-token-0123456"])
     for given in (TOKEN, TOKEN[:-1], "f" * 64, "", "x" * 1000):
         compared.clear()
-        tokens.known(f"Bearer {given}")
+        tokens.find(f"Bearer {given}")
         assert compared == [(32, 32)] * 3
 
 
@@ -172,6 +172,6 @@ def test_tokens_over_plain_http_are_warned_of_at_the_start(
     host: str, tokens: Tokens, is_warned: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Who runs the node may not know that nothing encrypts them."""
-    warn_in_clear(ListenAddress(host, 80), tokens, Tls())
+    warn_unencrypted(ListenAddress(host, 80), tokens, Tls())
     assert ("plain HTTP" in caplog.text) is is_warned
     assert TOKEN not in caplog.text

@@ -177,8 +177,8 @@ def test_a_worker_is_kept_by_nobody_once_its_requests_ended() -> None:
     async def run() -> None:
         async with busy(8) as (made, first):
             worker, waiting = Shouting(), QueuedRequest(Timing(1.0, 1.0), key="any")
-            stays = [asyncio.create_task(made.admission.join(worker, x, waiting)) for x in ("a", "b")]
-            gone = asyncio.create_task(made.admission.join(worker, "c", waiting))
+            stays = [asyncio.create_task(made.admission.submit(worker, x, waiting)) for x in ("a", "b")]
+            gone = asyncio.create_task(made.admission.submit(worker, "c", waiting))
             await asyncio.sleep(0)
             gone.cancel()
             made.gate.set()
@@ -225,9 +225,9 @@ def test_batches_run_beside_each_other_and_nothing_beside_what_has_all_threads()
         admission, worker = Admission(64), Counting()
         waiting = QueuedRequest(Timing(1.0, 1.0), key="any")
         try:
-            first = asyncio.create_task(admission.join(worker, "a", waiting))
+            first = asyncio.create_task(admission.submit(worker, "a", waiting))
             await asyncio.to_thread(until, lambda: worker.n_now == 1)
-            tasks = [asyncio.create_task(admission.join(worker, "b", waiting)) for _ in range(4)]
+            tasks = [asyncio.create_task(admission.submit(worker, "b", waiting)) for _ in range(4)]
             await asyncio.sleep(0)
             assert worker.runs == [(1, False)]
             worker.gate.set()
@@ -236,7 +236,7 @@ def test_batches_run_beside_each_other_and_nothing_beside_what_has_all_threads()
             assert worker.runs[1] == (2, True)
             assert sum(n for n, _ in worker.runs) == 5
             worker.gate.clear()
-            tasks = [asyncio.create_task(admission.join(worker, "c", waiting)) for _ in range(4)]
+            tasks = [asyncio.create_task(admission.submit(worker, "c", waiting)) for _ in range(4)]
             await asyncio.to_thread(until, lambda: worker.n_now == 2)
             alone = asyncio.create_task(admission.run(lambda: worker.n_now, 0.0))
             ahead = asyncio.create_task(asyncio.to_thread(admission.run_now, lambda: worker.n_now))
@@ -263,7 +263,7 @@ def test_as_many_work_as_may(n_workers: int) -> None:
         admission, worker = Admission(64, n_workers=n_workers), Counting()
         worker.gate.set()
         waiting = QueuedRequest(Timing(1e-3, 1e-3), key="any")
-        asked = [asyncio.create_task(admission.join(worker, str(i), waiting)) for i in range(64)]
+        asked = [asyncio.create_task(admission.submit(worker, str(i), waiting)) for i in range(64)]
         await asyncio.sleep(0)
         for task in asked[::3]:
             task.cancel()
@@ -297,7 +297,7 @@ def test_the_backlog_is_told_while_the_thread_takes_from_it(quick_switches: None
         admission, worker = Admission(64), Shouting()
         waiting = QueuedRequest(Timing(1e-6, 1e-6), key="any")
         for _ in range(60):
-            asked = [asyncio.create_task(admission.join(worker, "a", waiting)) for _ in range(16)]
+            asked = [asyncio.create_task(admission.submit(worker, "a", waiting)) for _ in range(16)]
             while not all(task.done() for task in asked):
                 assert admission.backlog_s >= 0.0
                 assert admission.wait_s(waiting) >= 0.0
@@ -317,7 +317,7 @@ def test_a_shorter_request_takes_the_place_of_a_longer_one_at_once() -> None:
 
             def ask(name: str, takes_s: float, due_s: float) -> "asyncio.Task[WorkResult[str]]":
                 waiting = QueuedRequest(Timing(takes_s, takes_s), due_s=due_s, key="any")
-                return asyncio.create_task(made.admission.join(worker, name, waiting))
+                return asyncio.create_task(made.admission.submit(worker, name, waiting))
 
             long, loose = ask("long", 4.0, 10.0), ask("loose", 5.0, 100.0)
             await asyncio.sleep(0)

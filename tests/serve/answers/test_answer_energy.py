@@ -35,20 +35,20 @@ def test_counters_are_taken_over_what_the_device_draws_idle(tmp_path: Path) -> N
         file.write_text("3000000")
         return replied()
 
-    found = AnswerEnergy(POWER, (EnergyMeter("rapl", file, 11_000_000),)).counted(answer)
+    found = AnswerEnergy(POWER, (EnergyMeter("rapl", file, 11_000_000),)).measure(answer)
     assert found.energy_j is not None
     assert 10.0 - 2.0 * 60.0 < found.energy_j <= 10.0  # less what it drew idle meanwhile, whatever that took
-    idle = AnswerEnergy(POWER, (EnergyMeter("rapl", file, None),)).counted(replied)
+    idle = AnswerEnergy(POWER, (EnergyMeter("rapl", file, None),)).measure(replied)
     assert idle.energy_j == 0.0, "less than idling is nothing"
 
 
 def test_where_counters_cannot_be_read_the_model_says(tmp_path: Path) -> None:
     """They are root's on many machines, and may become so while a node runs."""
     gone = EnergyMeter("rapl", tmp_path / "gone", None)
-    found = AnswerEnergy(POWER, (gone,)).counted(replied)
+    found = AnswerEnergy(POWER, (gone,)).measure(replied)
     assert found.energy_j is not None
     assert 0.0 < found.energy_j < 3.0 * 60.0
-    assert AnswerEnergy().counted(replied).energy_j is None
+    assert AnswerEnergy().measure(replied).energy_j is None
 
 
 @dataclass(frozen=True)
@@ -83,9 +83,9 @@ def test_a_clusters_joules_are_counted_device_by_device() -> None:
         (AnswerEnergy(POWER), 1.5 * 3.0),
         (AnswerEnergy(None, (), {"w": worker}), 2.0 * 5.0),
     ):
-        found = energy.counted(lambda: replied(clustered()))
+        found = energy.measure(lambda: replied(clustered()))
         assert found.energy_j == pytest.approx(expected_j)
-    works = AnswerEnergy(POWER).works_of(clustered())
+    works = AnswerEnergy(POWER).device_work(clustered())
     assert [(work.busy_s, work.sent_bytes, work.received_bytes) for work in works] == [
         (pytest.approx(1.5), 1000, 500),
         (pytest.approx(2.0), 500, 1000),

@@ -23,9 +23,9 @@ from pliant.route.router import Router
 from pliant.route.router_settings import RouterSettings
 from pliant.serve.answers.admission import Admission
 from pliant.serve.answers.dispatch import Dispatcher
-from pliant.serve.answers.local_endpoint import LocalEndpoint
 from pliant.serve.answers.metrics import Metrics
 from pliant.serve.answers.routed_request import RoutedAnswer, RoutedRequest
+from pliant.serve.answers.session_endpoint import SessionEndpoint
 from pliant.serve.protocol.inference import InferBody, InferRequest, signature
 from pliant.serve.protocol.pending_request import PendingRequest
 from pliant.serve.upstream.slots import UpstreamSlot
@@ -91,7 +91,7 @@ def dispatcher(above: Above, **here: Endpoint) -> Dispatcher:
     for name, served in here.items():
         if name != LOCAL:
             router.endpoint(name)
-        local[name] = LocalEndpoint(served, router, Admission(8), metrics, lambda: None, name=name)
+        local[name] = SessionEndpoint(served, router, Admission(8), metrics, lambda: None, name=name)
     router.successor(ABOVE, Link(1e-4, 1e9))
     quick = (ServiceLevel(Curve(((0, 1e-3),))),)
     router.pinged(ABOVE, 1e-4, 0.0, CurveAdvert("above", quick, frozenset({"above"})), 0.0)

@@ -17,10 +17,10 @@ class Side:
 
     def __init__(self) -> None:
         self.said: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-        self.is_begun = self.is_cancelled = False
+        self.is_hedged = self.is_cancelled = False
 
     async def __call__(self) -> str | None:
-        self.is_begun = True
+        self.is_hedged = True
         try:
             said = await self.said
         except asyncio.CancelledError:
@@ -47,8 +47,8 @@ def run(play: Callable[[Side, Side], Coroutine[Any, Any, None]], after_s: float 
         found = await awaited
         assert not awaited.cancelling()
         await turns()
-        assert second.said.done() or not second.is_begun
-        assert second.is_cancelled == (second.is_begun and second.said.cancelled())
+        assert second.said.done() or not second.is_hedged
+        assert second.is_cancelled == (second.is_hedged and second.said.cancelled())
         return found
 
     return asyncio.run(work())
@@ -58,7 +58,7 @@ def saying(*said: tuple[int, Result]) -> Callable[[Side, Side], Coroutine[Any, A
     """Each of the two by its number, in this order."""
 
     async def play(first: Side, second: Side) -> None:
-        while not second.is_begun:
+        while not second.is_hedged:
             await asyncio.sleep(0)
         for number, result in said:
             (first, second)[number].said.set_result(result)
@@ -70,13 +70,13 @@ def saying(*said: tuple[int, Result]) -> Callable[[Side, Side], Coroutine[Any, A
 @pytest.mark.parametrize(
     ("said", "found"),
     [
-        ([(0, "a")], HedgedResult("a", is_begun=True)),
-        ([(1, "b")], HedgedResult("b", is_begun=True, is_second=True, is_overtaken=True)),
-        ([(1, None), (0, "a")], HedgedResult("a", is_begun=True)),
-        ([(1, ValueError()), (0, "a")], HedgedResult("a", is_begun=True)),
-        ([(0, None), (1, "b")], HedgedResult("b", is_begun=True, is_second=True)),
-        ([(0, ValueError()), (1, "b")], HedgedResult("b", is_begun=True, is_second=True)),
-        ([(0, None), (1, None)], HedgedResult(None, is_begun=True, is_second=True)),
+        ([(0, "a")], HedgedResult("a", is_hedged=True)),
+        ([(1, "b")], HedgedResult("b", is_hedged=True, is_second=True, is_overtaken=True)),
+        ([(1, None), (0, "a")], HedgedResult("a", is_hedged=True)),
+        ([(1, ValueError()), (0, "a")], HedgedResult("a", is_hedged=True)),
+        ([(0, None), (1, "b")], HedgedResult("b", is_hedged=True, is_second=True)),
+        ([(0, ValueError()), (1, "b")], HedgedResult("b", is_hedged=True, is_second=True)),
+        ([(0, None), (1, None)], HedgedResult(None, is_hedged=True, is_second=True)),
     ],
 )
 def test_the_first_answer_counts_and_a_failure_leaves_it_to_the_other(
@@ -92,7 +92,7 @@ def test_nothing_begins_besides_what_ends_in_time(result: str | None) -> None:
     async def play(first: Side, second: Side) -> None:
         first.said.set_result(result)
         await turns()
-        assert not second.is_begun
+        assert not second.is_hedged
 
     assert run(play, after_s=60.0) == HedgedResult(result)
 
@@ -106,7 +106,7 @@ def test_an_answer_that_comes_as_it_is_overtaken_leaves_no_cancellation_behind()
     """Both at once: either counts, and what the caller awaits next is not cancelled for it."""
 
     async def play(first: Side, second: Side) -> None:
-        while not second.is_begun:
+        while not second.is_hedged:
             await asyncio.sleep(0)
         second.said.set_result("b")
         first.said.set_result("a")
@@ -121,7 +121,7 @@ def test_a_caller_that_leaves_ends_both(with_overtaking: bool) -> None:
     async def work() -> None:
         first, second = Side(), Side()
         awaited = asyncio.create_task(call_hedged(first(), second, 0.0))
-        while not second.is_begun:
+        while not second.is_hedged:
             await asyncio.sleep(0)
         if with_overtaking:
             second.said.set_result("b")

@@ -14,7 +14,7 @@ from tests.serve.models import Upper
 from tests.serve.nodes import ANY_PORT, PATIENCE_S, Running, running
 
 grpc = pytest.importorskip("grpc", reason="grpcio is not installed")
-from pliant.serve.grpc.message_coding import decompressed  # noqa: E402 - needs grpcio's extra
+from pliant.serve.grpc.message_coding import decompress  # noqa: E402 - needs grpcio's extra
 from pliant.serve.grpc.wire_messages import METHODS, message  # noqa: E402
 
 BODY_BYTES = 1 << 20
@@ -55,7 +55,7 @@ def test_a_bomb_stops_at_the_limit(compress: Any) -> None:
     tracemalloc.start()
     try:
         with pytest.raises(NodeError, match="longer than") as refused:
-            decompressed(bomb, BODY_BYTES)
+            decompress(bomb, BODY_BYTES)
         assert tracemalloc.get_traced_memory()[1] < 4 * BODY_BYTES
     finally:
         tracemalloc.stop()
@@ -66,13 +66,13 @@ def test_what_is_not_compressed_is_left_as_it_is() -> None:
     """No request of any method begins as compressed data do, not even an empty one."""
     for name in METHODS:
         request = message(f"{name}Request")
-        assert decompressed(b"", 9) == b""
+        assert decompress(b"", 9) == b""
         for field in request.DESCRIPTOR.fields:
             kind = 0 if field.type in (field.TYPE_BOOL, field.TYPE_INT64, field.TYPE_UINT64) else 2
             tag = bytes([field.number << 3 | kind])
-            assert all(decompressed(tag + bytes([x]), 9) == tag + bytes([x]) for x in range(256)), field.name
+            assert all(decompress(tag + bytes([x]), 9) == tag + bytes([x]) for x in range(256)), field.name
     whole = _asking(b"ab").SerializeToString()
-    assert decompressed(whole, 9) == whole
+    assert decompress(whole, 9) == whole
 
 
 def test_damage_is_refused() -> None:
@@ -80,4 +80,4 @@ def test_damage_is_refused() -> None:
     whole = gzip.compress(b"ab" * 99)
     for damaged in (whole[:-9], whole + b"more"):
         with pytest.raises(InputError):
-            decompressed(damaged, BODY_BYTES)
+            decompress(damaged, BODY_BYTES)

@@ -12,7 +12,7 @@ from pliant.ir.endpoint import Request
 from pliant.profile.energy_meter import EnergyMeter
 from pliant.route.choice.energy import LTE, PowerModel
 from pliant.route.choice.objective import ENERGY, TIME, Objective
-from pliant.serve.node.power import measured_power, read_power, read_radio
+from pliant.serve.node.power import measure_power, read_power, read_radio
 from tests.serve.models import Upper
 from tests.serve.nodes import fixed, running
 from tests.serve.test_routing import HONEST, LATE, answer_of, explained, target_of, until
@@ -79,7 +79,7 @@ def test_power_is_what_the_counters_say_at_work_over_idle(tmp_path: Path) -> Non
             file.write_text(str(counts_uj[k] % limit_uj))
 
     passes(0.0, 0.0)
-    found = measured_power(
+    found = measure_power(
         [EnergyMeter(file.name, file, limit_uj) for file in files],
         lambda request: passes(0.3, 5.0),
         [Request(8, text="x")],
@@ -93,4 +93,4 @@ def test_power_is_what_the_counters_say_at_work_over_idle(tmp_path: Path) -> Non
 def test_a_machine_without_counters_says_so() -> None:
     """Most virtual machines."""
     with pytest.raises(NodeError, match="RAPL"):
-        measured_power((), lambda request: None, [])
+        measure_power((), lambda request: None, [])

@@ -11,13 +11,13 @@ def reply(seconds: float = 0.01, target_s: float | None = None) -> Reply[None]:
 def test_nothing_is_kept_while_nobody_looks() -> None:
     """An answer of before the first viewer is nobody's business."""
     feed = AnswerFeed()
-    feed.answered(reply())
+    feed.record_reply(reply())
     assert feed.last == 0
     with feed.viewed():
-        feed.answered(reply())
-        assert [event.number for event in feed.since(0)] == [1]
-    assert feed.since(0) == []
-    assert feed.record(1) is None
+        feed.record_reply(reply())
+        assert [event.number for event in feed.events_since(0)] == [1]
+    assert feed.events_since(0) == []
+    assert feed.find_record(1) is None
 
 
 def test_what_one_viewer_leaves_another_keeps() -> None:
@@ -25,9 +25,9 @@ def test_what_one_viewer_leaves_another_keeps() -> None:
     feed = AnswerFeed()
     with feed.viewed():
         with feed.viewed():
-            feed.answered(reply())
+            feed.record_reply(reply())
         assert feed.last == 1
-        assert feed.record(1) is not None
+        assert feed.find_record(1) is not None
 
 
 def test_a_reader_gets_what_came_since_and_misses_what_is_too_old() -> None:
@@ -35,13 +35,13 @@ def test_a_reader_gets_what_came_since_and_misses_what_is_too_old() -> None:
     feed = AnswerFeed()
     with feed.viewed():
         for _ in range(N_EVENTS + 10):
-            feed.answered(reply())
-        assert [event.number for event in feed.since(feed.last - 2)] == [N_EVENTS + 9, N_EVENTS + 10]
-        assert feed.since(feed.last) == []
-        kept = feed.since(0)
+            feed.record_reply(reply())
+        assert [event.number for event in feed.events_since(feed.last - 2)] == [N_EVENTS + 9, N_EVENTS + 10]
+        assert feed.events_since(feed.last) == []
+        kept = feed.events_since(0)
         assert (len(kept), kept[0].number) == (N_EVENTS, 11)
-        assert feed.record(feed.last - N_RECORDS) is None
-        assert feed.record(feed.last - N_RECORDS + 1) is not None
+        assert feed.find_record(feed.last - N_RECORDS) is None
+        assert feed.find_record(feed.last - N_RECORDS + 1) is not None
 
 
 def test_texts_are_kept_only_where_that_was_asked_for() -> None:
@@ -49,8 +49,8 @@ def test_texts_are_kept_only_where_that_was_asked_for() -> None:
     for keeps in (False, True):
         feed = AnswerFeed(keeps_texts=keeps)
         with feed.viewed():
-            feed.answered(reply(), "a secret")
-            record = feed.record(1)
+            feed.record_reply(reply(), "a secret")
+            record = feed.find_record(1)
             assert record is not None
             assert record.text == ("a secret" if keeps else None)
 
@@ -60,5 +60,5 @@ def test_an_event_says_whether_the_target_was_kept() -> None:
     feed = AnswerFeed()
     with feed.viewed():
         for seconds, target_s in ((0.2, 0.1), (0.05, 0.1), (0.2, None)):
-            feed.answered(reply(seconds, target_s))
-        assert [event.met for event in feed.since(0)] == [False, True, None]
+            feed.record_reply(reply(seconds, target_s))
+        assert [event.met for event in feed.events_since(0)] == [False, True, None]

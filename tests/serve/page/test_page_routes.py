@@ -201,6 +201,6 @@ def test_a_page_that_reads_nothing_is_dropped() -> None:
             ends_s = time.monotonic() + PATIENCE_S
             while feed.n_viewers:
                 for _ in range(100):
-                    feed.answered(reply)
+                    feed.record_reply(reply)
                 assert time.monotonic() < ends_s
-        assert feed.since(0) == []
+        assert feed.events_since(0) == []

@@ -15,7 +15,7 @@ def test_answers_of_a_session_are_on_its_page() -> None:
     with session_page(session, NodeOptions(version="0", name="here", settle_s=0.0)) as page:
         with events(Running(page.url)) as told:
             assert next(told)[0] == "picture"
-            page.feed.answered(session.answer(session.request({"text": texts("a film")})))
+            page.feed.record_reply(session.answer(session.request({"text": texts("a film")})))
             (batch,) = next(value for name, value in told if name == "answers")
             assert batch["answers"][0][2:5] == [6, "local", "ok"]
         assert httpx.get(page.url).status_code == 200

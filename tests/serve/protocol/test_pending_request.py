@@ -52,9 +52,9 @@ def test_time_runs_from_the_arrival_on() -> None:
     wish = PendingRequest(FIVE, due_s=10.0, floor=0.8)
     assert wish.at(9.5).deadline_s == pytest.approx(0.5)
     assert wish.at(9.5).accuracy_floor == 0.8
-    assert wish.passed_on(9.5, 0.2).deadline_s == pytest.approx(0.3)
+    assert wish.forwarded_terms(9.5, 0.2).deadline_s == pytest.approx(0.3)
     assert 0 < (wish.at(11.0).deadline_s or 0) < 1e-3
-    assert 0 < (wish.passed_on(9.5, 2.0).deadline_s or 0) < 1e-3
+    assert 0 < (wish.forwarded_terms(9.5, 2.0).deadline_s or 0) < 1e-3
 
 
 def test_work_is_bounded_where_others_depend_on_the_endpoint() -> None:
@@ -68,6 +68,6 @@ def test_work_is_bounded_where_others_depend_on_the_endpoint() -> None:
 def test_what_is_not_asked_is_left_open() -> None:
     """An endpoint then gives the best there is, or with a floor alone the soonest above it."""
     assert PendingRequest(FIVE).at(1.0) == FIVE
-    assert PendingRequest(FIVE).is_free
+    assert PendingRequest(FIVE).has_no_terms
     assert PendingRequest(FIVE, floor=0.8).at(1.0) == Request(5, "five words", accuracy_floor=0.8)
-    assert PendingRequest(FIVE, floor=0.8).passed_on(1.0, 0.2) == Terms(None, 0.8)
+    assert PendingRequest(FIVE, floor=0.8).forwarded_terms(1.0, 0.2) == Terms(None, 0.8)

@@ -11,7 +11,7 @@ from pliant.ir.port import Port
 from pliant.route.choice.request_terms import Terms
 from pliant.serve.http.limits import Limits
 from pliant.serve.protocol.inference import InferRequest, Signature, answer_of, read_request, write_reply
-from pliant.serve.protocol.row_requests import joined, row_body
+from pliant.serve.protocol.row_requests import join_replies, write_row
 from tests.serve.models import texts
 
 MODEL = Signature(
@@ -34,13 +34,13 @@ def test_rows_are_read_as_they_would_be_alone() -> None:
     request = read("text", "BYTES", [3], ["a", "b", "c"])
     assert request.n_rows == 3
     for row, word in enumerate((b"a", b"b", b"c")):
-        body = row_body(request, row, MODEL, Terms(0.5, None, True))
+        body = write_row(request, row, MODEL, Terms(0.5, None, True))
         alone = read_request(body.content, body.header_bytes, MODEL)
         assert (alone.id, alone.n_rows, alone.tensors["text"].tolist()) == ("7", 1, [word])
         assert alone.terms == Terms(0.5, None, True)
         assert all(wanted.is_binary for wanted in alone.outputs)
     ids = read("ids", "INT64", [4, 3], list(range(12)))
-    body = row_body(ids, 2, MODEL, Terms())
+    body = write_row(ids, 2, MODEL, Terms())
     assert read_request(body.content, body.header_bytes, MODEL).tensors["ids"].tolist() == [[6, 7, 8]]
 
 
@@ -94,11 +94,11 @@ def test_answers_are_joined_in_their_order() -> None:
     said = ({"accuracy": 0.9, "met": True, "cut": "trained"}, {"accuracy": 0.8, "met": False, "cut": "none"})
     answers = []
     for row in range(2):
-        asked = row_body(request, row, MODEL, Terms())
+        asked = write_row(request, row, MODEL, Terms())
         alone = read_request(asked.content, asked.header_bytes, MODEL)
         outputs = {"vector": np.full((1, 2), row, np.float32), "label": texts(f"l{row}")}
         answers.append(write_reply(alone, outputs, MODEL, said[row]))
-    reply, _ = answer_of(joined(request, answers, MODEL))
+    reply, _ = answer_of(join_replies(request, answers, MODEL))
     assert [(o.name, o.shape, o.data) for o in reply.outputs] == [
         ("vector", [2, 2], [0.0, 0.0, 1.0, 1.0]),
         ("label", [2], ["l0", "l1"]),

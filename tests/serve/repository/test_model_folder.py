@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from pliant.cli.node import NodeArguments
-from pliant.cli.shared.node_models import configured, found_models, model_entries
+from pliant.cli.shared.node_models import found_models, model_entries, read_options
 from pliant.errors import InputError
 from pliant.serve.repository.model_folder import models_in
 from tests.cli.test_node_file import sums
@@ -40,7 +40,7 @@ def test_a_file_that_comes_into_the_folder_is_loaded_and_answers(tmp_path: Path)
     """From an empty folder on; a file that is no model is refused, with why."""
     model, folder = sums(tmp_path), tmp_path / "models"
     folder.mkdir()
-    args, tables = configured(NodeArguments(models=folder, threads=1))
+    args, tables = read_options(NodeArguments(models=folder, threads=1))
     entries = model_entries(args, tables)
     assert entries == []
     with running_models(entries, None, found_models(args), operator_tokens=(OPERATOR,)) as node:
@@ -59,8 +59,8 @@ def test_a_file_that_comes_into_the_folder_is_loaded_and_answers(tmp_path: Path)
 
 
 def test_a_folder_that_is_none_is_refused_at_the_start(tmp_path: Path) -> None:
-    args, _ = configured(NodeArguments(models=tmp_path / "none"))
+    args, _ = read_options(NodeArguments(models=tmp_path / "none"))
     with pytest.raises(InputError, match="is not a folder: create it"):
         found_models(args)
     with pytest.raises(InputError, match="or a folder with --models"):
-        configured(NodeArguments())
+        read_options(NodeArguments())

@@ -302,9 +302,9 @@ def test_two_models_of_one_name_and_version_are_refused() -> None:
 
 def test_an_unloaded_model_of_an_open_session_says_that_it_cannot_come_back() -> None:
     """A program that serves sessions of its own has no files to open again."""
-    from pliant.serve.repository.model_entry import given_entry
+    from pliant.serve.repository.model_entry import session_entry
 
-    entry = given_entry(Upper("own"))
+    entry = session_entry(Upper("own"))
     with running_models([entry], operator_tokens=(OPERATOR,)) as node:
         assert change(node, "own", "unload").status_code == 200
         failed = change(node, "own", "load")

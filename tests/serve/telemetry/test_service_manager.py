@@ -38,7 +38,7 @@ def test_a_node_says_that_it_is_ready_that_it_lives_and_that_it_ends(
 def test_an_abstract_address_is_found() -> None:
     name = "@pliant-test-service-manager"
     with listening(name) as sock:
-        service_manager({"NOTIFY_SOCKET": name}).tell("READY=1")
+        service_manager({"NOTIFY_SOCKET": name}).notify("READY=1")
         assert sock.recv(4096) == b"READY=1"
 
 
@@ -58,4 +58,4 @@ def test_the_environment_says_who_listens(environment: dict[str, str], expected:
 
 
 def test_a_manager_that_has_gone_is_no_error(tmp_path: Path) -> None:
-    ServiceManager(str(tmp_path / "nobody")).tell("READY=1")
+    ServiceManager(str(tmp_path / "nobody")).notify("READY=1")

@@ -338,7 +338,7 @@ def test_what_an_operator_removes_stays_away_until_he_adds_it(content: str) -> N
             assert peers(end, {"remove": [up.url]}).json()["upstreams"] == []
         assert end.node is not None
         assert end.node.upstreams is not None
-        end.node.upstreams.found.join(up.url)
+        end.node.upstreams.discovered.join(up.url)
         assert states(end) == {}
         assert peers(end, {"add": [up.url]}).status_code == 200
         until(lambda: states(end) == {up.url: "ready"})

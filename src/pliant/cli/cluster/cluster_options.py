@@ -10,7 +10,7 @@ import typer
 
 from pliant.cli.cluster.process_metrics import MetricsAddress, primary_page
 from pliant.cli.shared.verb_options import Threads, shipped
-from pliant.cli.shared.weight_bits import weights_of
+from pliant.cli.shared.weight_bits import parse_weights
 from pliant.cluster.lead.choose_partition import ModeOption, ShareRule
 from pliant.cluster.net.activation_coding import Coding
 from pliant.cluster.net.connect_members import PORT, Transport
@@ -131,7 +131,7 @@ class PrimaryArguments:
             mode=self.mode,
             shares=self.partition,
             exchange=self.exchange,
-            weights=weights_of(self.weights),
+            weights=parse_weights(self.weights),
             engine=self.engine,
             data_port=self.data_port,
             announce=self.announce,

@@ -9,10 +9,17 @@ import typer
 from pliant.cli.cluster.cluster_options import ModelName, PrimaryArguments
 from pliant.cli.cluster.cluster_show import reply_values, show_reply, show_steps
 from pliant.cli.shared.feed_file import is_feed_file, read_feeds
-from pliant.cli.shared.page_option import Page, shown_on_page
+from pliant.cli.shared.page_option import Page, show_on_page
 from pliant.cli.shared.show import print_json
-from pliant.cli.shared.text_lines import InputText, TextReader, Truncate, check_uncut, readable, text_lines
-from pliant.cli.shared.trace_option import Trace, kept
+from pliant.cli.shared.text_lines import (
+    InputText,
+    TextReader,
+    Truncate,
+    make_readable,
+    refuse_truncation,
+    text_lines,
+)
+from pliant.cli.shared.trace_option import Trace, trace_file
 from pliant.cli.shared.verb_options import Json
 from pliant.errors import InputError
 from pliant.run.trace import write_trace
@@ -65,7 +72,7 @@ def run(args: ClusterRunArguments) -> None:
         raise InputError("give one of --text, alone or with --pair, --input FILE, or --tokens N.")
     with (
         args.primary.open(args.model) as session,
-        shown_on_page(session, is_wanted=args.page) as tell,
+        show_on_page(session, is_wanted=args.page) as tell,
     ):
         for question in _questions(args, session) * args.repeat:
             text = question.text
@@ -79,7 +86,7 @@ def run(args: ClusterRunArguments) -> None:
                 show_steps(reply)
     if args.trace is not None:
         details = reply.details
-        with kept(args.trace) as path:
+        with trace_file(args.trace) as path:
             write_trace(path, details.program, predicted=details.predicted_spans, measured=details.spans)
 
 
@@ -88,8 +95,8 @@ def _questions(args: ClusterRunArguments, session: "ClusterSession") -> list[_Cl
     if args.tokens is not None:
         return [_ClusterInput(InputText(f"{args.tokens} random rows"), session.sample(args.tokens))]
     if args.input is not None and is_feed_file(args.input):
-        check_uncut(args.input, args.truncate)
+        refuse_truncation(args.input, args.truncate)
         return [_ClusterInput(InputText(str(args.input)), read_feeds(args.input))]
     given = (InputText(args.text, args.pair),) if args.text is not None else text_lines(args.input or Path())
-    texts = readable(given, TextReader(session.encode, session.truncate), args.truncate)
+    texts = make_readable(given, TextReader(session.encode, session.truncate), args.truncate)
     return [_ClusterInput(text) for text in texts]

@@ -12,7 +12,7 @@ from pliant.api.open_endpoint import open_endpoint
 from pliant.api.resolve import resolve
 from pliant.cli.cluster.cluster_options import say
 from pliant.cli.shared.refuse_options import refuse_options
-from pliant.cli.shared.weight_bits import WeightBits, weights_of
+from pliant.cli.shared.weight_bits import WeightBits, parse_weights
 from pliant.errors import InputError, NodeError
 from pliant.ir.dilation import Dilation
 from pliant.plan.submodel.plan_options import Depths
@@ -60,10 +60,10 @@ class ModelArguments:
 
     def entry(self, endpoints: ModelEndpoints) -> ModelEntry:
         """Return the entry for a repository. Raises PliantError for a source that names no model."""
-        model = self.checked()
+        model = self.resolve_model()
         return ModelEntry(
             key=ModelKey(model.name, self.version),
-            open=self.opened,
+            open=self.open_sessions,
             source=self.source,
             settings=self,
             stamp=self._stamp,
@@ -75,14 +75,14 @@ class ModelArguments:
         """Return the entry of a source that is checked only when opened; its files may be incomplete."""
         return ModelEntry(
             key=key,
-            open=self.opened,
+            open=self.open_sessions,
             source=self.source,
             settings=self,
             stamp=self._stamp,
             is_initial=self.load,
         )
 
-    def checked(self) -> Model:
+    def resolve_model(self) -> Model:
         """Return the model. Raises InputError for options that it does not have in this configuration."""
         self._watts_by_name()
         model = resolve(self.source)
@@ -101,12 +101,12 @@ class ModelArguments:
             refuse_options(model, self, ("workers", "worker_power", "key"), "it is for --cluster")
         return model
 
-    def opened(self, memory: MemoryBudget | None) -> OpenModel:
+    def open_sessions(self, memory: MemoryBudget | None) -> OpenModel:
         """Open this device's session and the cluster's; only the latter for models that only clusters run.
 
         They share `memory` with other models. A limit of the model's own is reserved in it instead.
         """
-        model = self.checked()
+        model = self.resolve_model()
         with ExitStack() as stack:
             local = None
             if not isinstance(model, EncoderModel) or self.cluster is None:
@@ -133,7 +133,7 @@ class ModelArguments:
             threads=self.threads,
             dilation=Dilation(self.dilate),
             depths=self.depths,
-            weights=weights_of(self.weights),
+            weights=parse_weights(self.weights),
         )
         stack.enter_context(session)
         if budget is not None and self.memory is None and not shares:
@@ -169,7 +169,7 @@ class ModelArguments:
         return dict(text.rsplit("=", 1) for text in self.worker_power)
 
     def _stamp(self) -> Hashable:
-        return self.checked().identity
+        return self.resolve_model().identity
 
 
 def _taken_bytes(session: Session[Any]) -> int:

@@ -32,7 +32,7 @@ _COMMON = ("threads", "dilate", "power")
 Table = Mapping[str, Any]
 
 
-def configured(args: "NodeArguments") -> tuple["NodeArguments", tuple[Table, ...]]:
+def read_options(args: "NodeArguments") -> tuple["NodeArguments", tuple[Table, ...]]:
     """Return the options, those of the command line before those of `config`, and the models of that file.
 
     Raises InputError for a file with mistakes, and if no model is named.
@@ -53,7 +53,7 @@ def configured(args: "NodeArguments") -> tuple["NodeArguments", tuple[Table, ...
         raise InputError(f'{args.config} names no model: add a section [[model]] with source = "sst2".')
     default = {one.name: one.default for one in fields(args)}
     said = {
-        name: _valued(value, ours[name])
+        name: _parse_value(value, ours[name])
         for name, value in found.node.items()
         if getattr(args, name) == default[name]
     }
@@ -70,7 +70,7 @@ def model_entries(args: "NodeArguments", tables: Sequence[Table]) -> list[ModelE
     entries = [ModelArguments(**common | parse_model(text)).entry(ModelEndpoints()) for text in named]
     for table in tables:
         types = get_type_hints(ModelArguments)
-        mine = {k: _valued(v, types[k]) for k, v in table.items() if k not in _ENDPOINTS}
+        mine = {k: _parse_value(v, types[k]) for k, v in table.items() if k not in _ENDPOINTS}
         entries.append(ModelArguments(**common | mine).entry(_endpoints(args, table)))
     return entries
 
@@ -103,7 +103,7 @@ async def reload_models(given: "NodeArguments", running: "NodeArguments", contro
     the log gives the reason.
     """
     try:
-        args, tables = configured(given)
+        args, tables = read_options(given)
         others = [f.name for f in fields(args) if getattr(args, f.name) != getattr(running, f.name)]
         if fixed := [name for name in others if name not in _CHANGING]:
             names = ", ".join(name.replace("_", "-") for name in fixed)
@@ -143,7 +143,7 @@ def _secrets(args: "NodeArguments") -> dict[str, Any]:
     return {name: secret_path(path) for name, path in named.items() if path is not None}
 
 
-def _valued(value: Any, wanted: Any) -> Any:
+def _parse_value(value: Any, wanted: Any) -> Any:
     if isinstance(value, str) and Path in (wanted, *getattr(wanted, "__args__", ())):
         return secret_path(Path(value))
     return tuple(value) if isinstance(value, list) and "tuple" in str(wanted) else value

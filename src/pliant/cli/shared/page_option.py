@@ -19,7 +19,7 @@ ReplyCallback = Callable[[Reply[Any]], None]
 
 
 @contextmanager
-def shown_on_page(session: Session[Any], *, is_wanted: bool) -> Iterator[ReplyCallback]:
+def show_on_page(session: Session[Any], *, is_wanted: bool) -> Iterator[ReplyCallback]:
     """Yield the function that adds an answer to the page, if `is_wanted`; keep it until the user ends it."""
     if not is_wanted:
         yield lambda reply: None
@@ -32,7 +32,7 @@ def shown_on_page(session: Session[Any], *, is_wanted: bool) -> Iterator[ReplyCa
     with session_page(session, options) as page:
         typer.echo(f"pliant: the page is at {page.url}", err=True)
         _wait("press Enter to start the answers")
-        yield lambda reply: page.feed.answered(reply)
+        yield lambda reply: page.feed.record_reply(reply)
         _wait("Enter ends")
 
 

@@ -50,13 +50,15 @@ def text_lines(path: Path) -> tuple[InputText, ...]:
     return lines
 
 
-def check_uncut(path: Path, is_truncating: bool) -> None:
+def refuse_truncation(path: Path, is_truncating: bool) -> None:
     """Raise InputError where --truncate was given for arrays: those are read as they are, or refused."""
     if is_truncating:
         raise InputError(f"{path} holds arrays, but --truncate is for texts: leave it out.")
 
 
-def readable(texts: Iterable[InputText], reading: TextReader, is_truncating: bool) -> tuple[InputText, ...]:
+def make_readable(
+    texts: Iterable[InputText], reading: TextReader, is_truncating: bool
+) -> tuple[InputText, ...]:
     """The texts as the model can read them, those too long cut if `is_truncating`.
 
     Raises InputError naming file and line of the first that it cannot read.

@@ -33,7 +33,7 @@ Trace = Annotated[
 
 
 @contextmanager
-def kept(path: Path) -> Iterator[Path]:
+def trace_file(path: Path) -> Iterator[Path]:
     """Yield the path to write. Raises InputError if writing fails."""
     try:
         yield path

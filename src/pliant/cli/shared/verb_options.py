@@ -12,7 +12,7 @@ from pliant.api.open_elastic import Baseline, OnProgress, PrecisionOptions
 from pliant.api.open_session import open as open_session
 from pliant.api.resolve import resolve, shipped_models
 from pliant.cli.shared.refuse_options import option_text, refuse_options
-from pliant.cli.shared.weight_bits import WeightBits, weights_of
+from pliant.cli.shared.weight_bits import WeightBits, parse_weights
 from pliant.errors import InputError
 from pliant.ir.device import DeviceProfile, emulate
 from pliant.ir.dilation import Dilation
@@ -259,7 +259,7 @@ class SessionArguments:
             threads=self.threads,
             dilation=Dilation(self.dilate_compute),
             memory=self.memory,
-            weights=weights_of(self.weights),
+            weights=parse_weights(self.weights),
             compute=self.compute,
         )
 
@@ -297,7 +297,7 @@ class SessionArguments:
         return emulate(kept, self.dilation), options
 
 
-def numbers(text: str | None, name: str) -> tuple[int, ...] | None:
+def parse_numbers(text: str | None, name: str) -> tuple[int, ...] | None:
     """`"3,6,9"` -> (3, 6, 9); raises InputError naming the option."""
     return None if text is None else _list(text, int, name, "whole numbers such as 3,6,9")
 

@@ -20,7 +20,7 @@ WeightBits = Annotated[
 ]
 
 
-def weights_of(text: str | None) -> "WeightFormat":
+def parse_weights(text: str | None) -> "WeightFormat":
     """`"fp32"`, `"auto"` or `"6"` -> the same, or 6; raises InputError for what is none of these."""
     if text is None or text == "fp32":
         return "fp32"

@@ -79,32 +79,32 @@ class AccessControl:
         """The current tokens."""
         return self._tokens
 
-    def accept(self, tokens: Tokens) -> None:
+    def replace_tokens(self, tokens: Tokens) -> None:
         """Replace the tokens, also for open connections."""
         self._tokens = tokens
 
-    def limit(self, rates: ClientRates) -> None:
+    def replace_rates(self, rates: ClientRates) -> None:
         """Replace the rate limits of a client."""
-        self._limiter.change(rates)
+        self._limiter.replace_rates(rates)
 
-    def admit(self, shown: AccessRequest) -> AccessGrant | Refusal:
+    def admit(self, request: AccessRequest) -> AccessGrant | Refusal:
         """Check a call and count it; health checks are not counted."""
-        rule = rule_for(shown.method, shown.path)
+        rule = rule_for(request.method, request.path)
         if not rule.roles:
             return _UNCOUNTED
-        known = self._known(shown)
-        if self._is_local and not self.tokens and (why := foreign_page(shown.host, shown.origin)):
+        known = self._known(request)
+        if self._is_local and not self.tokens and (why := foreign_page(request.host, request.origin)):
             return Refusal(403, why, _LAST)
-        client = self._client(shown, known)
-        if client is not None and (wait_s := self._limiter.ask(client)) > 0.0:
+        client = self._client(request, known)
+        if client is not None and (wait_s := self._limiter.count_request(client)) > 0.0:
             why = f"too many requests or bytes of one client; try again in {wait_s:.3g} s."
             return Refusal(429, why, {"retry-after": str(math.ceil(wait_s))})
-        return self._refusal(shown, rule, known) or AccessGrant(client)
+        return self._refusal(request, rule, known) or AccessGrant(client)
 
-    def allows(self, shown: AccessRequest) -> bool:
+    def allows(self, request: AccessRequest) -> bool:
         """Whether a call is allowed, without regard to rate limits; it is not counted."""
-        rule = rule_for(shown.method, shown.path)
-        return not rule.roles or self._refusal(shown, rule, self._known(shown)) is None
+        rule = rule_for(request.method, request.path)
+        return not rule.roles or self._refusal(request, rule, self._known(request)) is None
 
     @property
     def counts_bytes(self) -> bool:
@@ -114,21 +114,23 @@ class AccessControl:
     def spend(self, admitted: AccessGrant, n_bytes: int) -> None:
         """Count received or sent bytes."""
         if admitted.client is not None:
-            self._limiter.take(admitted.client, n_bytes)
+            self._limiter.count_bytes(admitted.client, n_bytes)
 
-    def _refusal(self, shown: AccessRequest, rule: RouteRule, known: RoleToken | None) -> Refusal | None:
+    def _refusal(self, request: AccessRequest, rule: RouteRule, known: RoleToken | None) -> Refusal | None:
         if self._is_open(rule):
             return None
-        roles = self._roles(known, shown.names)
+        roles = self._roles(known, request.names)
         if not roles:
             why = "a bearer token is required: `Authorization: Bearer TOKEN`."
             return Refusal(401, why, {"www-authenticate": "Bearer", **_LAST})
-        if shown.of_node and Role.PEER not in roles:
+        if request.of_node and Role.PEER not in roles:
             how = "a certificate of --client-ca" if self._asks_certificate else "a token of --peer-token-file"
             return Refusal(403, f"this call is for other nodes only: present {how}.", _LAST)
         if not roles & rule.roles:
             who = " or ".join(sorted(rule.roles))
-            why = f"{shown.method} {rule.path} needs the role {who}: present a token of {_files(rule.roles)}."
+            why = (
+                f"{request.method} {rule.path} needs the role {who}: present a token of {_files(rule.roles)}."
+            )
             return Refusal(403, why, _LAST)
         return None
 
@@ -148,17 +150,17 @@ class AccessControl:
 
     def peer_token(self, authorization: str | None) -> str | None:
         """The peer token in a header; with it, change notifications are sent to its node."""
-        known = self.tokens.known(authorization)
+        known = self.tokens.find(authorization)
         return known.token if known is not None and known.role is Role.PEER else None
 
     def _is_open(self, rule: RouteRule) -> bool:
         """Without any tokens, all callers may read what operators may read."""
-        has_none = not self.tokens and not self.tokens.have(Role.OPERATOR)
+        has_none = not self.tokens and not self.tokens.has(Role.OPERATOR)
         return has_none and Role.OPERATOR in rule.roles and not rule.is_guarded
 
-    def _known(self, shown: AccessRequest) -> RoleToken | None:
+    def _known(self, request: AccessRequest) -> RoleToken | None:
         """The token of the call; None if it has more than one Authorization header."""
-        return self.tokens.known(shown.authorizations[0]) if len(shown.authorizations) == 1 else None
+        return self.tokens.find(request.authorizations[0]) if len(request.authorizations) == 1 else None
 
     def _roles(self, known: RoleToken | None, names: tuple[str, ...]) -> frozenset[Role]:
         """Roles by token. If client certificates are requested, only callers with one are peers."""
@@ -166,13 +168,13 @@ class AccessControl:
         if self._asks_certificate:
             if not names:
                 return frozenset(Role.CLIENT if role is Role.PEER else role for role in roles)
-            if not self.tokens.have(Role.PEER):
+            if not self.tokens.has(Role.PEER):
                 roles.add(Role.PEER)
         return frozenset(roles)
 
-    def _client(self, shown: AccessRequest, known: RoleToken | None) -> str | None:
+    def _client(self, request: AccessRequest, known: RoleToken | None) -> str | None:
         if known is None:
-            return client_at(shown.address)
+            return client_at(request.address)
         return known.digest.hex() if known.role is Role.CLIENT else None
 
 

@@ -38,7 +38,7 @@ class _CredentialSet:
     tokens: Tokens
     server_tls: ssl.SSLContext | None
     client_tls: ssl.SSLContext
-    shown: "PemKeyPair | None"
+    key_pair: "PemKeyPair | None"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Credentials:
 
     def __init__(self, tokens: Tokens, files: TokenFiles, tls: Tls) -> None:
         self._files, self._tls = files, tls
-        self._now = _CredentialSet(tokens, tls.server(), tls.client(), _shown(tls))
+        self._now = _CredentialSet(tokens, tls.server(), tls.client(), _read_key_pair(tls))
         self._seen = self._stamps()
         self.on_change: list[Callable[[], None]] = []
 
@@ -77,9 +77,9 @@ class Credentials:
         return self._now.server_tls
 
     @property
-    def shown(self) -> PemKeyPair | None:
+    def key_pair(self) -> PemKeyPair | None:
         """The certificate and key for libraries with their own TLS implementation."""
-        return self._now.shown
+        return self._now.key_pair
 
     async def reload(self) -> None:
         """Read all files now. Errors are logged, not raised."""
@@ -107,7 +107,9 @@ class Credentials:
 
     def _read(self) -> _CredentialSet:
         tls = self._tls
-        return _CredentialSet(self._files.read(self._now.tokens), tls.server(), tls.client(), _shown(tls))
+        return _CredentialSet(
+            self._files.read(self._now.tokens), tls.server(), tls.client(), _read_key_pair(tls)
+        )
 
     @property
     def _paths(self) -> tuple[Path, ...]:
@@ -120,7 +122,7 @@ class Credentials:
         return tuple(_stamps(self._paths))
 
 
-def _shown(tls: Tls) -> PemKeyPair | None:
+def _read_key_pair(tls: Tls) -> PemKeyPair | None:
     """Read the certificate and key. Raises NodeError if the files were deleted after the check."""
     if tls.cert is None or tls.key is None:
         return None

@@ -50,34 +50,34 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        shown = _shown(scope)
-        found = self._admit(shown)
+        request = _access_request(scope)
+        found = self._admit(request)
         if isinstance(found, Response):
-            await found(scope, receive, self._sending(shown.path, send, ()))
+            await found(scope, receive, self._add_headers(request.path, send, ()))
             return
-        identity = self._identity if shown.of_node else ()
+        identity = self._identity if request.of_node else ()
         if found.client is not None and self._access.counts_bytes:
-            receive, send = self._receiving(receive, found), self._counting(send, found)
+            receive, send = self._count_received(receive, found), self._count_sent(send, found)
         try:
-            await self._app(scope, receive, self._sending(shown.path, send, identity))
+            await self._app(scope, receive, self._add_headers(request.path, send, identity))
         except asyncio.CancelledError:  # the client disconnected
-            self._node.metrics.of(self._node.metrics.responses, self._label(shown.path), 499).inc()
+            self._node.metrics.child(self._node.metrics.responses, self._label(request.path), 499).inc()
             raise
 
     def allows(self, scope: Scope) -> bool:
         """Whether a call is allowed; it is not counted."""
-        return scope["path"].isprintable() and self._access.allows(_shown(scope))
+        return scope["path"].isprintable() and self._access.allows(_access_request(scope))
 
-    def _admit(self, shown: AccessRequest) -> AccessGrant | Response:
-        if not shown.path.isprintable():  # route patterns also match a path that ends with a line break
+    def _admit(self, request: AccessRequest) -> AccessGrant | Response:
+        if not request.path.isprintable():  # route patterns also match a path that ends with a line break
             return error_response(404, "there is no such path.", {"connection": "close"})
-        found = self._access.admit(shown)
+        found = self._access.admit(request)
         if isinstance(found, AccessGrant):
             return found
-        form = openai_error if shown.path.startswith(OPENAI_PATHS) else error_response
+        form = openai_error if request.path.startswith(OPENAI_PATHS) else error_response
         return form(found.status, found.why, found.headers)
 
-    def _receiving(self, receive: Receive, admitted: AccessGrant) -> Receive:
+    def _count_received(self, receive: Receive, admitted: AccessGrant) -> Receive:
         """Wrap `receive` to count the received bytes."""
 
         async def receiving() -> Any:
@@ -87,7 +87,7 @@ class Guard:
 
         return receiving
 
-    def _counting(self, send: Send, admitted: AccessGrant) -> Send:
+    def _count_sent(self, send: Send, admitted: AccessGrant) -> Send:
         """Wrap `send` to count the sent bytes."""
 
         def counting(message: Any) -> Awaitable[None]:
@@ -96,13 +96,13 @@ class Guard:
 
         return counting
 
-    def _sending(self, path: str, send: Send, identity: Sequence[tuple[bytes, bytes]]) -> Send:
+    def _add_headers(self, path: str, send: Send, identity: Sequence[tuple[bytes, bytes]]) -> Send:
         """Wrap `send` to add the headers of every response and count its status."""
         label = self._label(path)
 
         def sending(message: Any) -> Awaitable[None]:
             if message["type"] == "http.response.start":
-                self._node.metrics.of(self._node.metrics.responses, label, message["status"]).inc()
+                self._node.metrics.child(self._node.metrics.responses, label, message["status"]).inc()
                 close = [(b"connection", b"close")] if self._node.is_draining else []
                 message = {**message, "headers": [*message["headers"], *identity, *close]}
             return send(message)
@@ -118,7 +118,7 @@ def error_response(status: int, why: str, headers: Mapping[str, str]) -> Respons
     return Response(msgspec.json.encode({"error": why}), status, dict(headers), JSON)
 
 
-def _shown(scope: Scope) -> AccessRequest:
+def _access_request(scope: Scope) -> AccessRequest:
     path, method = scope["path"], scope["method"]
     of_node = rule_for(method, path).roles == PEERS
     authorizations: list[str] = []

@@ -65,7 +65,7 @@ class RateLimiter:
         """Whether bytes are limited."""
         return self._rates.n_bytes is not None
 
-    def change(self, rates: ClientRates) -> None:
+    def replace_rates(self, rates: ClientRates) -> None:
         """Change the rates; a client keeps what is left of its burst, up to the new burst.
 
         A newly added rate starts with a full burst.
@@ -75,7 +75,7 @@ class RateLimiter:
             found.requests = _carried(found.requests, before.requests, rates.requests)
             found.n_bytes = _carried(found.n_bytes, before.n_bytes, rates.n_bytes)
 
-    def ask(self, client: str) -> float:
+    def count_request(self, client: str) -> float:
         """Count a request; returns the seconds to wait before it is allowed, 0 if it is allowed now."""
         if self._is_free:
             return 0.0
@@ -90,7 +90,7 @@ class RateLimiter:
         found.requests -= 1.0
         return 0.0
 
-    def take(self, client: str, n_bytes: int) -> None:
+    def count_bytes(self, client: str, n_bytes: int) -> None:
         """Count received or sent bytes."""
         if self._rates.n_bytes is not None:
             self._client(client).n_bytes -= n_bytes

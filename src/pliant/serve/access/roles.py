@@ -106,7 +106,7 @@ def rule_for(method: str, path: str, rules: tuple[RouteRule, ...] = RULES) -> Ro
     return next((rule for rule in fitting if rule.method == asked), fitting[0] if fitting else _UNLISTED)
 
 
-def unruled(routes: Iterable[tuple[str, str]], rules: Iterable[RouteRule] = RULES) -> list[str]:
+def routes_without_rule(routes: Iterable[tuple[str, str]], rules: Iterable[RouteRule] = RULES) -> list[str]:
     """The routes (method and path) that have no rule; a route without a rule is not served."""
     ruled = tuple(rules)
     return [

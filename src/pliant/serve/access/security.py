@@ -44,9 +44,9 @@ class Tokens:
         )
 
     def __bool__(self) -> bool:
-        return self.have(Role.CLIENT) or self.have(Role.PEER)
+        return self.has(Role.CLIENT) or self.has(Role.PEER)
 
-    def have(self, role: Role) -> bool:
+    def has(self, role: Role) -> bool:
         """Whether there are tokens of `role`."""
         return any(known.role is role for known in self._known)
 
@@ -60,11 +60,11 @@ class Tokens:
         return self.kinds[1]
 
     @property
-    def shown_upstream(self) -> str | None:
+    def upstream_token(self) -> str | None:
         """The first peer token, which this node sends to upstreams."""
         return next(iter(self.kinds[1]), None)
 
-    def known(self, authorization: str | None) -> "RoleToken | None":
+    def find(self, authorization: str | None) -> "RoleToken | None":
         """The token in an `Authorization` header; None if it is unknown.
 
         SHA-256 digests of equal length are compared with all tokens in constant time, so the duration reveals
@@ -96,13 +96,13 @@ def bearer(token: str | None) -> dict[str, str]:
     return {} if token is None else {"authorization": f"Bearer {token}"}
 
 
-def is_in_clear(url: str) -> bool:
+def is_unencrypted(url: str) -> bool:
     """Whether data to `url` travels unencrypted: over plain HTTP to another machine."""
     parts = urlsplit(url)
     return parts.scheme == "http" and not ListenAddress(parts.hostname or "", 0).is_loopback
 
 
-def in_clear(url: str) -> str:
+def unencrypted_warning(url: str) -> str:
     """The warning for a token that is sent unencrypted."""
     return (
         f"a token is sent to {url} over plain HTTP, where others on the network can read and use it: give "
@@ -276,7 +276,7 @@ def check_exposure(listen: ListenAddress, tokens: Tokens, is_insecure: bool) -> 
     )
 
 
-def warn_in_clear(listen: ListenAddress, tokens: Tokens, tls: Tls) -> None:
+def warn_unencrypted(listen: ListenAddress, tokens: Tokens, tls: Tls) -> None:
     """Log a warning if callers from other machines would send tokens unencrypted."""
     if tokens and tls.cert is None and not listen.is_loopback:
         _LOG.warning(

@@ -53,8 +53,8 @@ class Admission:
     alone. If several requests wait that may run concurrently, each worker takes its own batch of them, so
     that no batch waits for another one or for a processor that the event loop uses.
 
-    At most `queue` pieces wait; further ones are refused at once, which costs a client less than a late
-    answer. If the queue is full, a client may displace the latest piece of the client with the most pieces,
+    At most `queue` items wait; further ones are refused at once, which costs a client less than a late
+    answer. If the queue is full, a client may displace the latest item of the client with the most items,
     if that has at least two more waiting: a single client may fill the queue, two clients get half each.
     """
 
@@ -66,8 +66,8 @@ class Admission:
         if n_workers < 1:
             raise InputError(f"the number of workers is {n_workers}; give 1 or more.")
         self._clock, self.queue = clock, queue
-        self.hand_over = ReturnDelay(clock)
-        self._pieces: dict[WorkItem, None] = {}
+        self.return_delay = ReturnDelay(clock)
+        self._items: dict[WorkItem, None] = {}
         self._lock = threading.RLock()  # reentrant: a refusal reads the backlog
         self.n_workers = n_workers
         self._waiting: dict[WorkItem, None] = {}  # guarded by the lock, as all fields below
@@ -76,55 +76,57 @@ class Admission:
         self._loads: dict[BatchWorker, WorkerLoad] = {}
         self._runs: list[BatchRun] = []
         self._fair_s = -inf
-        self._alone = _CallableWorker()
+        self._single = _CallableWorker()
         self._pool = ThreadPoolExecutor(n_workers, "pliant-compute")
 
     @property
     def n_waiting(self) -> int:
-        """The number of waiting pieces."""
-        n_begun = len(self._pieces) - len(self._waiting)
-        return len(self._pieces) - min(max(1, n_begun), len(self._pieces))
+        """The number of waiting items."""
+        n_begun = len(self._items) - len(self._waiting)
+        return len(self._items) - min(max(1, n_begun), len(self._items))
 
     @property
     def is_idle(self) -> bool:
         """Whether nothing runs or waits."""
-        return not self._pieces
+        return not self._items
 
     def has_room(self, client: str = "") -> bool:
-        """Whether the next piece of `client` would be admitted."""
+        """Whether the next item of `client` would be admitted."""
         return self._is_free or self._displaceable(client) is not None
 
     @property
     def backlog_s(self) -> float:
-        """Expected time of all admitted work: about the waiting time of a new piece."""
+        """Expected time of all admitted work: about the waiting time of a new item."""
         with self._lock:  # worker threads change what waits
             return self._busy_s + sum(load.seconds * load.pace for load in self._loads.values())
 
     def wait_s(self, new: QueuedRequest) -> float:
-        """Expected waiting time of a new piece, by its slack (`batching.plan_batch.wait_s`)."""
+        """Expected waiting time of a new item, by its slack (`batching.plan_batch.wait_s`)."""
         with self._lock:
-            waiting = [piece.waiting for piece in self._waiting]
+            waiting = [item.waiting for item in self._waiting]
             pace = max((load.pace for load in self._loads.values()), default=1.0)
         return wait_s(waiting, new, self._clock(), self._busy_s, pace)
 
     async def run(
-        self, work: Callable[[], T], expected_s: float, client: str = "", turn: WorkStart | None = None
+        self, work: Callable[[], T], expected_s: float, client: str = "", start: WorkStart | None = None
     ) -> WorkResult[T]:
-        """Run `work` alone in its turn; see `join`."""
-        return await self.join(self._alone, work, QueuedRequest(Timing(expected_s, expected_s)), client, turn)
+        """Run `work` alone in its turn; see `submit`."""
+        return await self.submit(
+            self._single, work, QueuedRequest(Timing(expected_s, expected_s)), client, start
+        )
 
-    async def join(
+    async def submit(
         self,
         worker: BatchWorker,
         one: Any,
         waiting: QueuedRequest,
         client: str = "",
-        turn: WorkStart | None = None,
+        start: WorkStart | None = None,
     ) -> WorkResult[Any]:
-        """Let `worker` process `one` in its turn, and record the start in `turn`; call on the event loop.
+        """Let `worker` process `one` in its turn, and record the start in `start`; call on the event loop.
 
         If it is cancelled while it waits, it is not run; once it has begun, cancelling has no effect. Raises
-        NodeError with status 503 if the queue is full or another client's piece displaces it, and the errors
+        NodeError with status 503 if the queue is full or another client's item displaces it, and the errors
         of the work.
         """
         if not self._make_room(client):
@@ -136,41 +138,41 @@ class Admission:
         self._fair_s = max(self._fair_s, begins_s)  # estimates change, the order stays
         waiting = replace(waiting, fair_s=self._fair_s)
         loop = asyncio.get_running_loop()
-        piece = WorkItem(
-            worker, one, waiting, client, turn or WorkStart(), asked_s, loop.create_future(), copy_context()
+        item = WorkItem(
+            worker, one, waiting, client, start or WorkStart(), asked_s, loop.create_future(), copy_context()
         )
-        self._pieces[piece] = None
+        self._items[item] = None
         with self._lock:
-            self._waiting[piece] = None
+            self._waiting[item] = None
             self._loads.setdefault(worker, WorkerLoad(worker, self.n_workers)).add(waiting, +1)
             self._refuse_excess(asked_s)
             try:
                 if self._waiting:
                     self._wake()
             except RuntimeError as error:
-                self._leaves(piece)
-                del self._pieces[piece]
+                self._dequeue(item)
+                del self._items[item]
                 raise self._refusal(f"no compute thread could be started ({error})") from error
         try:
-            while piece.end is None:
+            while item.end is None:
                 try:
-                    await piece.done
+                    await item.done
                 except asyncio.CancelledError:
-                    if piece.is_displaced:
+                    if item.is_displaced:
                         why = "the queue is full, and this client has more requests in it than its share"
                         raise self._refusal(f"{why}; try again, with fewer requests at once.") from None
-                    if self._cancel(piece):
+                    if self._cancel(item):
                         raise
-                    piece.done = loop.create_future()  # it has begun, and runs to its end
-            if isinstance(piece.end, BaseException):
-                raise piece.end
-            self.hand_over.observe(self._clock() - asked_s - piece.end.waited_s - piece.end.spent_s)
-            return piece.end
+                    item.done = loop.create_future()  # it has begun, and runs to its end
+            if isinstance(item.end, BaseException):
+                raise item.end
+            self.return_delay.observe(self._clock() - asked_s - item.end.waited_s - item.end.spent_s)
+            return item.end
         finally:
-            self._pieces.pop(piece, None)
+            self._items.pop(item, None)
 
     def run_now(self, work: Callable[[], T]) -> WorkResult[T]:
-        """Run `work` on all threads before all waiting pieces, and wait for it; not on the event loop."""
+        """Run `work` on all threads before all waiting items, and wait for it; not on the event loop."""
         done: Future[WorkResult[T]] = Future()
 
         def timed() -> None:
@@ -191,7 +193,7 @@ class Admission:
 
     @property
     def _is_free(self) -> bool:
-        return not self._pieces or self.n_waiting < self.queue
+        return not self._items or self.n_waiting < self.queue
 
     @property
     def _busy_s(self) -> float:
@@ -208,30 +210,30 @@ class Admission:
         now_s = self._clock()
         return sum(max(now_s - run.begun_s - run.expected_s, 0.0) / run.most for run in self._runs)
 
-    def _waiting_now(self) -> list[WorkItem]:
+    def _queued_items(self) -> list[WorkItem]:
         with self._lock:
             return list(self._waiting)
 
     def _make_room(self, client: str) -> bool:
         while not self._is_free:
-            piece = self._displaceable(client)
-            if piece is None:
+            item = self._displaceable(client)
+            if item is None:
                 return False
-            if self._cancel(piece):  # else it has just begun: try another one
-                piece.is_displaced = True
-                del self._pieces[piece]
+            if self._cancel(item):  # else it has just begun: try another one
+                item.is_displaced = True
+                del self._items[item]
         return True
 
     def _refuse_excess(self, now_s: float) -> None:
-        """Refuse those of the waiting pieces that the others leave no time for; call with the lock held."""
+        """Refuse those of the waiting items that the others leave no time for; call with the lock held."""
         waiting = list(self._waiting)
         pace = max(load.pace_each for load in self._loads.values())
-        found = excess([piece.waiting for piece in waiting], now_s, self._free_s(now_s), pace)
+        found = excess([item.waiting for item in waiting], now_s, self._free_s(now_s), pace)
         refused = [waiting[i] for i in found]
-        for piece in refused:
-            self._leaves(piece)
-            del self._pieces[piece]
-        deliver([(piece, piece.worker.lateness(piece.one)) for piece in refused])
+        for item in refused:
+            self._dequeue(item)
+            del self._items[item]
+        deliver([(item, item.worker.lateness(item.one)) for item in refused])
 
     def _free_s(self, now_s: float) -> list[float]:
         """Expected seconds until each worker is free; see `_busy_s`."""
@@ -242,26 +244,26 @@ class Admission:
         return [*left_s, *([0.0] * (n_workers - len(left_s)))]
 
     def _displaceable(self, client: str) -> WorkItem | None:
-        waiting = self._waiting_now()
-        counts = Counter(piece.client for piece in waiting)
+        waiting = self._queued_items()
+        counts = Counter(item.client for item in waiting)
         most = max(counts.values(), default=0)
         if most < counts[client] + 2:
             return None
-        return next(piece for piece in reversed(waiting) if counts[piece.client] == most)
+        return next(item for item in reversed(waiting) if counts[item.client] == most)
 
     def _refusal(self, why: str) -> NodeError:
         return NodeError(why, status=503, retry_after_s=max(1, ceil(self.backlog_s)))
 
-    def _cancel(self, piece: WorkItem) -> bool:
-        """Cancel a waiting piece; False if it has begun or was refused."""
+    def _cancel(self, item: WorkItem) -> bool:
+        """Cancel a waiting item; False if it has begun or was refused."""
         with self._lock:
-            if piece not in self._waiting:
+            if item not in self._waiting:
                 return False
-            self._leaves(piece)
-            if self._waiting:  # pieces behind it may now be able to run
+            self._dequeue(item)
+            if self._waiting:  # items behind it may now be able to run
                 with suppress(RuntimeError):
                     self._wake()
-        piece.done.cancel()
+        item.done.cancel()
         return True
 
     def _wake(self) -> None:
@@ -279,46 +281,46 @@ class Admission:
 
     def _work(self) -> None:
         """Run work until nothing more may begin."""
-        while (taken := self._taken()) is not None:
-            run, ahead = taken
+        while (next_run := self._take_run()) is not None:
+            run, ahead = next_run
             if ahead is not None:
                 ahead()
-                self._ends(run)
+                self._end_run(run)
             else:
                 self._work_on(run)
 
     def _work_on(self, run: BatchRun) -> None:
-        worker = run.pieces[0].worker
-        ones = [piece.one for piece in run.pieces]
+        worker = run.items[0].worker
+        ones = [item.one for item in run.items]
         try:
             # Runs in the context of the most urgent request, so that log lines name it.
-            results = run.pieces[0].context.run(worker.work, ones, run.is_beside)
+            results = run.items[0].context.run(worker.work, ones, run.is_beside)
         except BaseException as error:  # noqa: BLE001 - the error is passed to the caller
-            results = [error] * len(run.pieces)
+            results = [error] * len(run.items)
         spent_s = self._clock() - run.begun_s
         is_whole = not any(isinstance(result, BaseException) for result in results)
-        self._ends(run, spent_s if is_whole else None)
+        self._end_run(run, spent_s if is_whole else None)
         deliver(
             [
-                (piece, item_outcome(piece, result, run, spent_s))
-                for piece, result in zip(run.pieces, results, strict=True)
+                (item, item_outcome(item, result, run, spent_s))
+                for item, result in zip(run.items, results, strict=True)
             ]
         )
 
-    def _ends(self, run: BatchRun, spent_s: float | None = None) -> None:
+    def _end_run(self, run: BatchRun, spent_s: float | None = None) -> None:
         """End a run; a successful one updates the batch times with `spent_s`."""
         with self._lock:
             self._runs.remove(run)
             if spent_s is None:
                 return
-            worker = run.pieces[0].worker
-            alone_s = sum(piece.waiting.alone.median_s for piece in run.pieces)
-            n_items = sum(piece.waiting.length for piece in run.pieces)
+            worker = run.items[0].worker
+            alone_s = sum(item.waiting.alone.median_s for item in run.items)
+            n_items = sum(item.waiting.length for item in run.items)
             times = worker.times_beside if run.is_beside else worker.times
-            times.observe(len(run.pieces), n_items, Timing(alone_s, alone_s), spent_s)
+            times.observe(len(run.items), n_items, Timing(alone_s, alone_s), spent_s)
 
-    def _taken(self) -> tuple[BatchRun, Callable[[], None] | None] | None:
-        """Take the next run: a call of `run_now`, or pieces. None ends the thread."""
+    def _take_run(self) -> tuple[BatchRun, Callable[[], None] | None] | None:
+        """Take the next run: a call of `run_now`, or items. None ends the thread."""
         refused: list[tuple[WorkItem, Exception]] = []
         try:
             with self._lock:
@@ -329,17 +331,17 @@ class Admission:
                         return None
                     self._runs.append(run := BatchRun((), now_s, 0.0))
                     return run, self._ahead.popleft()
-                refused.extend(self._refused(now_s))
-                for piece, _ in refused:
-                    self._leaves(piece)
-                found = self._next(now_s)
+                refused.extend(self._refuse_late(now_s))
+                for item, _ in refused:
+                    self._dequeue(item)
+                found = self._next_run(now_s)
                 if found is None:
                     self._n_awake = max(self._n_awake - 1, 0)
                     return None
                 self._runs.append(found)
-                for piece in found.pieces:
-                    self._leaves(piece)
-                    piece.turn.begun_s = now_s
+                for item in found.items:
+                    self._dequeue(item)
+                    item.start.begun_s = now_s
                 if self._waiting:
                     with suppress(RuntimeError):  # without another thread, this one continues
                         self._wake()
@@ -347,42 +349,42 @@ class Admission:
         finally:
             deliver(refused)
 
-    def _leaves(self, piece: WorkItem) -> None:
-        """Remove a piece from the queue; call with the lock held."""
-        del self._waiting[piece]
-        load = self._loads[piece.worker]
-        load.add(piece.waiting, -1)
+    def _dequeue(self, item: WorkItem) -> None:
+        """Remove an item from the queue; call with the lock held."""
+        del self._waiting[item]
+        load = self._loads[item.worker]
+        load.add(item.waiting, -1)
         if not load.n:  # keep no reference to an unloaded model
-            del self._loads[piece.worker]
+            del self._loads[item.worker]
 
-    def _next(self, now_s: float) -> BatchRun | None:
-        """The next run; None if nothing waits, or if the next piece must wait for running work."""
+    def _next_run(self, now_s: float) -> BatchRun | None:
+        """The next run; None if nothing waits, or if the next item must wait for running work."""
         waiting = list(self._waiting)
         if not waiting:
             return None
-        head = min(waiting, key=lambda piece: piece.waiting.start_s(now_s))
+        head = min(waiting, key=lambda item: item.waiting.start_s(now_s))
         worker, key = head.worker, head.waiting.key
         n_workers = min(self.n_workers, worker.most_beside) if key is not None else 1
         if len(self._runs) >= min([n_workers, *(run.most for run in self._runs)]):
             return None
-        plain = [piece.waiting for piece in waiting]
+        plain = [item.waiting for item in waiting]
         if n_workers == 1 or (len(waiting) == 1 and not self._runs):
-            most, price = worker.most_together, worker.times.expected
-            batch = plan_batch(plain, now_s, most, price, worker.most_items)
+            most, cost = worker.most_together, worker.times.expected
+            batch = plan_batch(plain, now_s, most, cost, worker.most_items)
             return BatchRun(tuple(waiting[i] for i in batch.numbers), now_s, batch.expected.median_s)
         n_alike = sum(one.key == key for one in plain)
         # The rest is left to the other workers, so that requests do not wait for one worker that took all.
         most = min(worker.most_together_beside, ceil(n_alike / n_workers))
-        most_items, price = worker.most_items / n_workers, worker.times_beside.expected
-        batch = plan_batch(plain, now_s, most, price, most_items, n_workers)
+        most_items, cost = worker.most_items / n_workers, worker.times_beside.expected
+        batch = plan_batch(plain, now_s, most, cost, most_items, n_workers)
         return BatchRun(tuple(waiting[i] for i in batch.numbers), now_s, batch.expected.median_s, n_workers)
 
-    def _refused(self, now_s: float) -> Iterator[tuple[WorkItem, Exception]]:
-        """Waiting pieces that cannot be in time any more, with their errors."""
-        in_time = [piece for piece in self._waiting if piece.waiting.is_in_time(now_s)]
-        is_contended = any(piece.waiting.due_s < inf for piece in in_time)
-        for piece in self._waiting if len(in_time) < len(self._waiting) else ():
-            if not piece.waiting.is_in_time(now_s):
-                error = piece.worker.refusal(piece.one, is_contended)
+    def _refuse_late(self, now_s: float) -> Iterator[tuple[WorkItem, Exception]]:
+        """Waiting items that cannot be in time any more, with their errors."""
+        in_time = [item for item in self._waiting if item.waiting.is_in_time(now_s)]
+        is_contended = any(item.waiting.due_s < inf for item in in_time)
+        for item in self._waiting if len(in_time) < len(self._waiting) else ():
+            if not item.waiting.is_in_time(now_s):
+                error = item.worker.refusal(item.one, is_contended)
                 if error is not None:
-                    yield piece, error
+                    yield item, error

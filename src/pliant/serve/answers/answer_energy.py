@@ -42,7 +42,7 @@ class AnswerEnergy:
         """Whether energy is counted."""
         return self.power is not None or bool(self.workers)
 
-    def counted(self, answer: Callable[[], Reply[Any]]) -> Reply[Any]:
+    def measure(self, answer: Callable[[], Reply[Any]]) -> Reply[Any]:
         """Run `answer` and add its joules above idle (eq. 8), None if unknown."""
         if not self.is_counted:
             return answer()
@@ -50,7 +50,7 @@ class AnswerEnergy:
         reply = answer()
         seconds, after_uj = perf_counter() - start_s, self._read()
         if isinstance(reply.details, ClusterRun):
-            return replace(reply, energy_j=cluster_joules(self.works_of(reply.details)))
+            return replace(reply, energy_j=cluster_joules(self.device_work(reply.details)))
         if self.power is None:
             return reply
         joules = self.power.compute_W * seconds
@@ -59,7 +59,7 @@ class AnswerEnergy:
             joules = sum(meter.joules(a, b) for meter, a, b in spent) - self.power.idle_W * seconds
         return replace(reply, energy_j=max(joules, 0.0))
 
-    def counted_together(self, answers: Callable[[], list[Reply[Any]]]) -> list[Reply[Any]]:
+    def measure_batch(self, answers: Callable[[], list[Reply[Any]]]) -> list[Reply[Any]]:
         """Like `counted` for a batch: each reply gets a part of the joules in proportion to its length."""
         replies: list[Reply[Any]] = []
 
@@ -67,7 +67,7 @@ class AnswerEnergy:
             replies.extend(answers())
             return replies[0]
 
-        joules = self.counted(first).energy_j
+        joules = self.measure(first).energy_j
         if joules is None:
             return replies
         n_items = sum(max(reply.length, 1) for reply in replies)
@@ -78,7 +78,7 @@ class AnswerEnergy:
         own_W = 0.0 if self.power is None else self.power.compute_W
         return own_W + sum(power.compute_W for power in self.workers.values())
 
-    def works_of(self, run: ClusterRun) -> list[DeviceWork]:
+    def device_work(self, run: ClusterRun) -> list[DeviceWork]:
         """The work of each device in a run: seconds of computing, bytes sent and received."""
         primary = run.partitions[-1].primary
         busy_s: dict[str, float] = defaultdict(float)

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from math import ceil, inf
 from typing import Literal, final
@@ -17,13 +17,13 @@ from pliant.route.curve_advert import CurveAdvert
 from pliant.route.node_messages import NodeTime
 from pliant.route.router import Router
 from pliant.serve.answers.hedged_call import call_hedged
-from pliant.serve.answers.local_endpoint import LocalEndpoint
 from pliant.serve.answers.metrics import Metrics
-from pliant.serve.answers.routed_request import RoutedAnswer, RoutedRequest
+from pliant.serve.answers.routed_request import RoutedAnswer, RoutedRequest, Tries
+from pliant.serve.answers.session_endpoint import SessionEndpoint
 from pliant.serve.answers.work_item import WorkStart
 from pliant.serve.protocol.inference import Signature, check_reply, with_parameters
 from pliant.serve.protocol.pending_request import LEAST_S, PendingRequest
-from pliant.serve.telemetry.request_context import inner_span, stages
+from pliant.serve.telemetry.request_context import inner_span, record_stages
 from pliant.serve.telemetry.tracing import Attribute
 from pliant.serve.upstream.upstreams import BLAMES_INPUT, Upstreams
 
@@ -34,15 +34,6 @@ _MOST_FAILURES = 2
 """Upstreams that may fail a request before it is answered locally: each failure costs time."""
 
 
-@dataclass(slots=True)
-class _FailedAttempts:
-    """The endpoints that failed a request so far; those in `blaming` blamed the input."""
-
-    failed: tuple[str, ...] = ()
-    blaming: list[str] = field(default_factory=list)
-    refusals: dict[str, NodeError] = field(default_factory=dict)  # of endpoints of this device
-
-
 @final
 class Dispatcher:
     """Call on one event loop. `here` are this device's endpoints by name; `upstreams` are set later."""
@@ -50,7 +41,7 @@ class Dispatcher:
     def __init__(
         self,
         router: Router,
-        here: dict[str, LocalEndpoint],
+        here: dict[str, SessionEndpoint],
         metrics: Metrics,
         signature: Signature,
         clock: Callable[[], float] = time.monotonic,
@@ -58,16 +49,16 @@ class Dispatcher:
         self.router, self.here, self.metrics = router, here, metrics
         self.upstreams: Upstreams | None = None
         self._signature, self._clock = signature, clock
-        self._leaving = asyncio.Lock()
+        self._moving = asyncio.Lock()
         """Requests move to other endpoints one at a time, so that each sees the queue that the last has
         joined."""
 
-    def offer(self, wish: PendingRequest | None = None) -> None:
-        """Update the router with the state of this device's endpoints, for `wish`."""
+    def offer(self, pending: PendingRequest | None = None) -> None:
+        """Update the router with the state of this device's endpoints, for `pending`."""
         for local in self.here.values():
-            local.offer(wish)
+            local.offer(pending)
 
-    def tell(self, predecessor: str | None) -> CurveAdvert:
+    def make_advert(self, predecessor: str | None) -> CurveAdvert:
         """This node's advert for `predecessor`."""
         self.offer()
         return self.router.tell(self._clock(), predecessor)
@@ -78,32 +69,32 @@ class Dispatcher:
         Raises BudgetError if no endpoint reaches the floor, NodeError (503) if no answer is in time or no
         endpoint has room, and the errors of upstreams and models.
         """
-        tried = _FailedAttempts()
+        tries = Tries()
         start_s = self._clock()
         while True:
-            choice = self.choose(asked, tried.failed)
-            if choice.target in tried.refusals:  # no other endpoint is available
-                raise tried.refusals[choice.target]
+            choice = self.choose(asked, tries.failed)
+            if choice.target in tries.refusals:  # no other endpoint is available
+                raise tries.refusals[choice.target]
             tried_s = self._clock() - start_s
-            answer = await self._first_of_two(choice, asked, tried)
+            answer = await self._answer_hedged(choice, asked, tries)
             if answer is not None:
-                self._disprove(tried.blaming)
+                self._fail_blamers(tries.blaming)
                 spent = NodeTime(tried_s + answer.spent.seconds, answer.spent.waited_s)
                 return replace(answer, spent=spent)
-            if len([name for name in tried.failed if name not in self.here]) >= _MOST_FAILURES:
+            if len([name for name in tries.failed if name not in self.here]) >= _MOST_FAILURES:
                 asked = replace(asked, trail=replace(asked.trail, hops_left=0))
 
     def choose(self, asked: RoutedRequest, failed: Collection[str] = ()) -> Choice:
         """Choose by the current queues, without the endpoints that `failed`; raises as `answer` does."""
-        now_s, wish = self._clock(), asked.wish
-        self.offer(wish)
+        now_s, pending = self._clock(), asked.pending
+        self.offer(pending)
         full = self.upstreams.slots.full if self.upstreams is not None else ()
-        busy = tuple(name for name, local in self.here.items() if not local.has_room(wish.client))
-        terms = wish.terms_at(now_s)
+        busy = tuple(name for name, local in self.here.items() if not local.has_room(pending.client))
+        terms = pending.terms_at(now_s)
         exclude = (*failed, *full, *busy)
         try:
             return self.router.choose(
-                wish.length, now_s, asked.objective, exclude, asked.trail, terms, is_coming=not failed
+                pending.length, now_s, asked.objective, exclude, asked.trail, terms, is_coming=not failed
             )
         except DeadlineError as late:
             wait_s = min(local.backlog_s for local in self.here.values())
@@ -114,7 +105,7 @@ class Dispatcher:
                 raise
             try:
                 self.router.choose(
-                    wish.length, now_s, asked.objective, (), asked.trail, terms, is_coming=False
+                    pending.length, now_s, asked.objective, (), asked.trail, terms, is_coming=False
                 )
             except BudgetError:
                 raise unreached from None
@@ -125,28 +116,30 @@ class Dispatcher:
             raise NodeError(why, status=503, retry_after_s=busy_s) from unreached
         except RouteError:  # local queues are full and no upstream is available
             here = [way for way in self.router.ways_here if way.name == LOCAL]
-            return choose(wish.length, here, terms=replace(terms, best_effort=True))
+            return choose(pending.length, here, terms=replace(terms, best_effort=True))
 
     async def _attempt(
-        self, choice: Choice, asked: RoutedRequest, tried: _FailedAttempts, turn: WorkStart | None = None
+        self, choice: Choice, asked: RoutedRequest, tries: Tries, start: WorkStart | None = None
     ) -> RoutedAnswer | None:
-        """The answer of the chosen endpoint; None if it failed, which is recorded in `tried`."""
+        """The answer of the chosen endpoint; None if it failed, which is recorded in `tries`."""
         target, is_here = choice.target, choice.target in self.here
         try:
-            return await (self._here(choice, asked, turn) if is_here else self._there(choice, asked))
+            return await (
+                self._run_local(choice, asked, start) if is_here else self._call_upstream(choice, asked)
+            )
         except (BudgetError, ClusterError) as error:  # not enough memory, or its workers failed
-            if not is_here or target in tried.failed:
+            if not is_here or target in tries.failed:
                 raise
             _LOG.warning("%s: %s cannot answer: %s", asked.id, target, error)
         except NodeError as error:
-            if is_here and (error.status != 503 or target in tried.failed or not self._has_others()):
+            if is_here and (error.status != 503 or target in tries.failed or not self._has_others()):
                 raise
             _LOG.info("%s: %s", asked.id, error)
             if is_here:
-                tried.refusals[target] = error
+                tries.refusals[target] = error
             elif error.status in BLAMES_INPUT:
-                tried.blaming.append(target)
-        tried.failed = (*tried.failed, target)
+                tries.blaming.append(target)
+        tries.failed = (*tries.failed, target)
         self.metrics.fallbacks.labels(target).inc()
         return None
 
@@ -154,39 +147,37 @@ class Dispatcher:
         """Whether another endpoint may answer a request that a local endpoint has no room or time for."""
         return len(self.here) > 1 or bool(self.router.states(self._clock()))
 
-    def _disprove(self, blaming: Iterable[str]) -> None:
+    def _fail_blamers(self, blaming: Iterable[str]) -> None:
         """Another endpoint answered: upstreams that blamed the input have failed."""
         for upstream in blaming:
             assert self.upstreams is not None
             self.upstreams.failed(upstream, "refused an input that another endpoint answered")
 
-    async def _first_of_two(
-        self, choice: Choice, asked: RoutedRequest, tried: _FailedAttempts
-    ) -> RoutedAnswer | None:
+    async def _answer_hedged(self, choice: Choice, asked: RoutedRequest, tries: Tries) -> RoutedAnswer | None:
         """Answer by the chosen endpoint, and by a second if it is about to be late; None if both fail."""
-        if asked.wish.due_s is None or self._is_alone:
-            return await self._only(choice, asked, tried)
+        if asked.pending.due_s is None or self._is_alone:
+            return await self._answer_once(choice, asked, tries)
         if choice.target not in self.here:
-            return await self._above(choice, asked, tried)
-        start_s, turn = self._clock(), WorkStart()
-        first = asyncio.ensure_future(self._attempt(choice, asked, tried, turn))
+            return await self._answer_upstream(choice, asked, tries)
+        start_s, start = self._clock(), WorkStart()
+        first = asyncio.ensure_future(self._attempt(choice, asked, tries, start))
         under_way, begun = {first: 0.0}, [first]
-        thoughts, error = self._second_thoughts(choice, asked, tried, turn), None
+        hedges, error = self._plan_hedges(choice, asked, tries, start), None
         try:
             while under_way:
-                async with self._leaving:
+                async with self._moving:
                     is_alone = list(under_way) == [first] and not first.done()
-                    thought = next(thoughts, None) if is_alone else None
-                    if isinstance(thought, Choice):
-                        but: tuple[tuple[str, ...], ...] = ((choice.target,),)
-                        if turn.begun_s is None:
+                    step = next(hedges, None) if is_alone else None
+                    if isinstance(step, Choice):
+                        barred: tuple[tuple[str, ...], ...] = ((choice.target,),)
+                        if start.begun_s is None:
                             first.cancel()  # it leaves the queue, unless it has just begun
-                            but = (*but, ())  # and returns to it if no other has time
-                        begun.append(asyncio.ensure_future(self._hedge(thought, asked, tried, but)))
+                            barred = (*barred, ())  # and returns to it if no other has time
+                        begun.append(asyncio.ensure_future(self._hedge(step, asked, tries, barred)))
                         under_way[begun[-1]] = self._clock() - start_s
                         await asyncio.sleep(0)  # lets it join the other queue
                         continue
-                await asyncio.wait(under_way, timeout=thought, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(under_way, timeout=step, return_when=asyncio.FIRST_COMPLETED)
                 for task in [task for task in under_way if task.done()]:
                     tried_s = under_way.pop(task)
                     if task.cancelled():
@@ -203,7 +194,7 @@ class Dispatcher:
             return None
         finally:
             for task in begun:
-                task.add_done_callback(_seen)
+                task.add_done_callback(_retrieve_error)
                 task.cancel()
 
     @property
@@ -211,51 +202,45 @@ class Dispatcher:
         """Whether no other endpoint could answer."""
         return len(self.here) == 1 and (self.upstreams is None or not self.router.has_successors())
 
-    async def _only(
-        self, choice: Choice, asked: RoutedRequest, tried: _FailedAttempts
-    ) -> RoutedAnswer | None:
-        """Like `_first_of_two` without a possible second endpoint, which needs no extra task."""
+    async def _answer_once(self, choice: Choice, asked: RoutedRequest, tries: Tries) -> RoutedAnswer | None:
+        """Like `_answer_hedged` without a possible second endpoint, which needs no extra task."""
         task = asyncio.current_task()
         assert task is not None
-        answer = await self._attempt(choice, asked, tried)
+        answer = await self._attempt(choice, asked, tries)
         if task.cancelling():  # work that has begun was completed despite the cancellation
             raise asyncio.CancelledError
         return answer
 
-    async def _above(
-        self,
-        choice: Choice,
-        asked: RoutedRequest,
-        tried: _FailedAttempts,
-        but: Iterable[Collection[str]] = ((),),
+    async def _answer_upstream(
+        self, choice: Choice, asked: RoutedRequest, tries: Tries, barred: Iterable[Collection[str]] = ((),)
     ) -> RoutedAnswer | None:
-        """Like `_first_of_two` for an upstream, with a local endpoint as the second when time gets short.
+        """Like `_answer_hedged` for an upstream, with a local endpoint as the second when time gets short.
 
-        That is none of the endpoints in the first of `but`; if there is none, none of those in the next.
+        That is none of the endpoints in the first of `barred`; if there is none, none of those in the next.
         """
-        plans = (self._fallback(choice, asked.wish, (*tried.failed, *some)) for some in but)
+        plans = (self._fallback(choice, asked.pending, (*tries.failed, *some)) for some in barred)
         planned = next((plan for plan in plans if plan is not None), None)
         if planned is None:
-            return await self._only(choice, asked, tried)
+            return await self._answer_once(choice, asked, tries)
         start_s = self._clock()
-        second = partial(self._begin_hedge, planned.choice, asked, tried, start_s)
-        found = await call_hedged(self._attempt(choice, asked, tried), second, planned.after_s)
-        if found.is_begun and found.result is not None:
+        second = partial(self._begin_hedge, planned.choice, asked, tries, start_s)
+        found = await call_hedged(self._attempt(choice, asked, tries), second, planned.after_s)
+        if found.is_hedged and found.result is not None:
             self._count_hedge(choice, "here" if found.is_second else "there")
         if found.is_overtaken:
             assert self.upstreams is not None
             late_s = self._clock() - start_s - choice.seconds
-            self.upstreams.overdue(choice.target, asked.wish.length, late_s)
+            self.upstreams.overdue(choice.target, asked.pending.length, late_s)
         return found.result
 
     async def _begin_hedge(
-        self, choice: Choice, asked: RoutedRequest, tried: _FailedAttempts, start_s: float
+        self, choice: Choice, asked: RoutedRequest, tries: Tries, start_s: float
     ) -> RoutedAnswer | None:
         """The answer of `choice`, which begins at another endpoint after `start_s`."""
         begun: asyncio.Task[RoutedAnswer | None] | None = None
         try:
-            async with self._leaving:
-                begun = asyncio.create_task(self._hedge(choice, asked, tried))
+            async with self._moving:
+                begun = asyncio.create_task(self._hedge(choice, asked, tries))
                 tried_s = self._clock() - start_s
                 await asyncio.sleep(0)  # lets it join the other queue
             answer = await begun
@@ -269,8 +254,8 @@ class Dispatcher:
     def _count_hedge(self, choice: Choice, answered: Literal["here", "there"]) -> None:
         self.metrics.hedges.labels(choice.target, answered).inc()
 
-    def _second_thoughts(
-        self, choice: Choice, asked: RoutedRequest, tried: _FailedAttempts, turn: WorkStart
+    def _plan_hedges(
+        self, choice: Choice, asked: RoutedRequest, tries: Tries, start: WorkStart
     ) -> Iterator[float | Choice]:
         """Alternately yield seconds to wait for the local answer of `choice`, and choices to start as well.
 
@@ -278,94 +263,93 @@ class Dispatcher:
         endpoint if `choice` is late to begin (when time gets short for it, if it is worse: `spare_s`), or if
         `choice` has run for longer than its bound, or slightly earlier if time gets short (`overdue_s`).
         """
-        wish = asked.wish
-        planned = None if choice.target == LOCAL else self._fallback(choice, wish, tried.failed)
+        pending = asked.pending
+        planned = None if choice.target == LOCAL else self._fallback(choice, pending, tries.failed)
         if planned is not None:
             yield planned.after_s
             yield planned.choice
-        if wish.best_effort:
+        if pending.best_effort:
             return
-        level, n = choice.option.level, wish.length
+        level, n = choice.option.level, pending.length
         yield _LATE_TURN * max(choice.seconds - level.curve.at(n), 0.0) + _LATE_S
-        found = next(self._others(choice.target, asked, tried), None) if turn.begun_s is None else None
+        found = next(self._next_best(choice.target, asked, tries), None) if start.begun_s is None else None
         if found is not None:
-            if (left_s := spare_s(choice, found, wish.terms_at(self._clock()))) > 0.0:
+            if (left_s := spare_s(choice, found, pending.terms_at(self._clock()))) > 0.0:
                 yield left_s
-            if turn.begun_s is None:
-                yield from self._others(choice.target, asked, tried)
+            if start.begun_s is None:
+                yield from self._next_best(choice.target, asked, tries)
         now_s = self._clock()
-        begun_s = now_s if turn.begun_s is None else turn.begun_s
+        begun_s = now_s if start.begun_s is None else start.begun_s
         after_s = level.bound_curve.at(n) + _LATE_S
-        if (found := next(self._others(choice.target, asked, tried), None)) is not None:
-            after_s = overdue_s(level.curve.at(n), after_s, found, wish.left_s(begun_s)) or after_s
+        if (found := next(self._next_best(choice.target, asked, tries), None)) is not None:
+            after_s = overdue_s(level.curve.at(n), after_s, found, pending.left_s(begun_s)) or after_s
         yield max(begun_s + after_s - now_s, 0.0)
-        yield from self._others(choice.target, asked, tried)
+        yield from self._next_best(choice.target, asked, tries)
 
-    def _others(self, target: str, asked: RoutedRequest, tried: _FailedAttempts) -> Iterator[Choice]:
+    def _next_best(self, target: str, asked: RoutedRequest, tries: Tries) -> Iterator[Choice]:
         """The next best endpoints whose answers may be in time, each once."""
-        but: tuple[str, ...] = (target,)
+        barred: tuple[str, ...] = (target,)
         while True:
             try:
-                found = self.choose(asked, (*tried.failed, *but))
+                found = self.choose(asked, (*tries.failed, *barred))
             except (BudgetError, NodeError):
                 return
-            if found.option.excluded or found.target in (*tried.failed, *but):
+            if found.option.excluded or found.target in (*tries.failed, *barred):
                 return
-            but = (*but, found.target)
+            barred = (*barred, found.target)
             yield found
 
     async def _hedge(
-        self,
-        choice: Choice,
-        asked: RoutedRequest,
-        tried: _FailedAttempts,
-        but: Iterable[Collection[str]] = ((),),
+        self, choice: Choice, asked: RoutedRequest, tries: Tries, barred: Iterable[Collection[str]] = ((),)
     ) -> RoutedAnswer | None:
-        """Like `_attempt` or `_above`; None also if a local endpoint refuses: others may be in time."""
+        """Like `_attempt` or `_answer_upstream`; None also if a local endpoint refuses."""
         try:
             if choice.target not in self.here:
-                return await self._above(choice, asked, tried, but)
-            return await self._attempt(choice, asked, tried)
+                return await self._answer_upstream(choice, asked, tries, barred)
+            return await self._attempt(choice, asked, tries)
         except NodeError as error:
             _LOG.info("%s: %s", asked.id, error)
-            tried.failed = (*tried.failed, choice.target)  # else it would be chosen again until the deadline
+            tries.failed = (*tries.failed, choice.target)  # else it would be chosen again
             return None
 
-    def _fallback(self, choice: Choice, wish: PendingRequest, failed: Collection[str]) -> Hedge | None:
+    def _fallback(self, choice: Choice, pending: PendingRequest, failed: Collection[str]) -> Hedge | None:
         """The local endpoint to start while `choice` is pending, and when; none that `failed`."""
-        if wish.due_s is None:
+        if pending.due_s is None:
             return None
         here = [
             way
             for way in self.router.ways_here
-            if way.name not in (*failed, choice.target) and self.here[way.name].has_room(wish.client)
+            if way.name not in (*failed, choice.target) and self.here[way.name].has_room(pending.client)
         ]
-        return hedge(wish.length, choice, here, wish.terms_at(self._clock()))
+        return hedge(pending.length, choice, here, pending.terms_at(self._clock()))
 
-    def _way_s(self, choice: Choice, n: int, now_s: float) -> float:
+    def _network_s(self, choice: Choice, n: int, now_s: float) -> float:
         """The network time of `choice`, without waiting and computing there."""
         peer = self.router.state(choice.target, now_s)
         wait_s = 0.0 if peer is None else peer.wait_s
         return max(0.0, choice.seconds - wait_s - choice.option.level.curve.at(n))
 
-    async def _there(self, choice: Choice, asked: RoutedRequest) -> RoutedAnswer:
-        about: dict[str, Attribute] = {"pliant.endpoint": choice.target, "pliant.length": asked.wish.length}
+    async def _call_upstream(self, choice: Choice, asked: RoutedRequest) -> RoutedAnswer:
+        about: dict[str, Attribute] = {
+            "pliant.endpoint": choice.target,
+            "pliant.length": asked.pending.length,
+        }
         with inner_span("upstream", "client", about):
-            return await self._passed_on(choice, asked)
+            return await self._forward(choice, asked)
 
-    async def _passed_on(self, choice: Choice, asked: RoutedRequest) -> RoutedAnswer:
-        wish, body = asked.wish, asked.body()
+    async def _forward(self, choice: Choice, asked: RoutedRequest) -> RoutedAnswer:
+        pending, body = asked.pending, asked.body()
         assert self.upstreams is not None
-        n, target, start_s = wish.length, choice.target, self._clock()
+        n, target, start_s = pending.length, choice.target, self._clock()
         _LOG.info("%s: length %d, to %s, %.6f s expected", asked.id, n, target, choice.seconds)
         patience_s = inf
-        if wish.due_s is not None and not wish.best_effort:
-            patience_s = max(wish.left_s(start_s), LEAST_S)  # a late answer is useless
+        if pending.due_s is not None and not pending.best_effort:
+            patience_s = max(pending.left_s(start_s), LEAST_S)  # a late answer is useless
         if asked.route is not None and asked.route.patience_s is not None:
             patience_s = min(patience_s, asked.route.patience_s / 2.0)  # the rest is for another attempt
-        way_s = 0.0 if wish.is_free else self._way_s(choice, n, start_s)
+        network_s = 0.0 if pending.has_no_terms else self._network_s(choice, n, start_s)
         async with self.upstreams.slots.take(target, n, patience_s) as slot:
-            terms = Terms() if wish.is_free else wish.passed_on(self._clock(), way_s)
+            terms = Terms() if pending.has_no_terms else pending.forwarded_terms(self._clock(), network_s)
             left_s = patience_s - slot.waited_s
             answer = await self.upstreams.ask(
                 target, n, choice.seconds, asked.trail, asked.id, body, slot, terms, left_s
@@ -375,38 +359,38 @@ class Dispatcher:
         except InputError as error:
             self.upstreams.misbehaved(target, f"sent an invalid response: {error}")
             raise NodeError(f"{target} sent an invalid response: {error}", status=502) from error
-        said = dict[str, object]()
-        if (met := wish.met(self._clock())) is not None:
-            said["met"] = met
+        extra = dict[str, object]()
+        if (met := pending.met(self._clock())) is not None:
+            extra["met"] = met
         if asked.is_source and slot.passage.joules is not None:
-            said["energy_j"] = slot.passage.joules
-        content = with_parameters(answer.body, said)
+            extra["energy_j"] = slot.passage.joules
+        content = with_parameters(answer.body, extra)
         spent = NodeTime(self._clock() - start_s, slot.waited_s + answer.waited_s)
         return RoutedAnswer(content, target, answer.node, spent, {}, choice, slot.passage.joules, accuracy)
 
-    async def _here(self, choice: Choice, asked: RoutedRequest, turn: WorkStart | None) -> RoutedAnswer:
-        local, wish, most_s = self.here[choice.target], asked.wish, choice.option.most_s
+    async def _run_local(self, choice: Choice, asked: RoutedRequest, start: WorkStart | None) -> RoutedAnswer:
+        local, pending, most_s = self.here[choice.target], asked.pending, choice.option.most_s
         if most_s is not None:
-            wish = replace(wish, most_s=most_s)
-        done = await local.answer(wish, turn)
-        stages(wish.length, local.name, done.waited_s, done.spent_s)
+            pending = replace(pending, most_s=most_s)
+        done = await local.answer(pending, start)
+        record_stages(pending.length, local.name, done.waited_s, done.spent_s)
         where = "here" if local.name == LOCAL else f"by {local.name}"
-        _LOG.info("%s: length %d, answered %s in %.6f s", asked.id, wish.length, where, done.spent_s)
-        reply, said = done.result, dict[str, object]()
+        _LOG.info("%s: length %d, answered %s in %.6f s", asked.id, pending.length, where, done.spent_s)
+        reply, extra = done.result, dict[str, object]()
         if reply.accuracy is not None:
-            said["accuracy"] = reply.accuracy
+            extra["accuracy"] = reply.accuracy
         if reply.cut is not None:
-            said["cut"] = reply.cut
+            extra["cut"] = reply.cut
         if reply.energy_j is not None and asked.is_source:
-            said["energy_j"] = reply.energy_j
-        if (met := wish.met(self._clock())) is not None:
-            said["met"] = met
+            extra["energy_j"] = reply.energy_j
+        if (met := pending.met(self._clock())) is not None:
+            extra["met"] = met
         spent = NodeTime(done.waited_s + done.spent_s, done.waited_s)
         node = self.router.name
-        return RoutedAnswer(reply, local.name, node, spent, said, choice, reply.energy_j, reply.accuracy)
+        return RoutedAnswer(reply, local.name, node, spent, extra, choice, reply.energy_j, reply.accuracy)
 
 
-def _seen(task: "asyncio.Future[RoutedAnswer | None]") -> None:
+def _retrieve_error(task: "asyncio.Future[RoutedAnswer | None]") -> None:
     """Retrieve the error of a task whose answer is not needed, so that asyncio does not log it."""
     if not task.cancelled():
         task.exception()

@@ -45,7 +45,7 @@ class EndpointEstimate:
     bandwidth_Bps: float | None = None
 
     @property
-    def words(self) -> str:
+    def summary(self) -> str:
         """The line that `route explain` prints for it."""
         found = []
         if self.total_s is not None and self.bound_s is not None:
@@ -93,7 +93,7 @@ class Explanation:
         for name, row in zip(names, self.candidates, strict=True):
             accuracy = "" if row.accuracy is None else f"{row.accuracy:.4f}"
             mark = "->" if row.is_chosen else "  "
-            lines.append(f"{mark} {name:{longest}}  {accuracy:6}  {row.words}".rstrip())
+            lines.append(f"{mark} {name:{longest}}  {accuracy:6}  {row.summary}".rstrip())
         for share in self.memory:
             loading = f", {format_seconds(share.loading_s)} loading per answer" if share.loading_s else ""
             held = f"{format_bytes(share.held_bytes)} held of {format_bytes(share.share_bytes)}{loading}"

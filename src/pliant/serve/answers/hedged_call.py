@@ -12,12 +12,12 @@ T = TypeVar("T")
 class HedgedResult(Generic[T]):
     """The first result; it is from the second call if `is_second`.
 
-    `is_overtaken` is set if the second call ended while the first was still running, and `is_begun` if the
+    `is_overtaken` is set if the second call ended while the first was still running, and `is_hedged` if the
     second call was started. The result is None if neither call gave one.
     """
 
     result: T | None
-    is_begun: bool = False
+    is_hedged: bool = False
     is_second: bool = False
     is_overtaken: bool = False
 

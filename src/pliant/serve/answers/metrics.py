@@ -155,7 +155,7 @@ class Metrics:
         self.registry.register(_GaugeCollector(states))
         self._rows: dict[tuple[object, ...], Any] = {}
 
-    def of(self, family: M, *labels: str | int) -> M:
+    def child(self, family: M, *labels: str | int) -> M:
         """Like `family.labels`, cached, because its lookup takes longer than the counting."""
         key = (family, *labels)
         row: M | None = self._rows.get(key)
@@ -178,9 +178,9 @@ class Metrics:
         if is_upstream:
             self.mismatches.labels(target)
 
-    def refused(self, status: int) -> None:
+    def count_refusal(self, status: int) -> None:
         """Count a request that was refused with `status` before its path was known."""
-        self.of(self.responses, "none", status).inc()
+        self.child(self.responses, "none", status).inc()
 
     def forget(self, upstream: str) -> None:
         """Remove the rows of a removed upstream, which would otherwise accumulate."""

@@ -22,7 +22,7 @@ class _Duration:
         self.count += 1
         self.seconds += seconds
 
-    def shown(self) -> dict[str, int]:
+    def to_protocol(self) -> dict[str, int]:
         return {"count": self.count, "ns": round(self.seconds * _NS)}
 
 
@@ -41,7 +41,7 @@ class ModelStatistics:
         if is_answered:
             self._last_s = self._wall_clock()
 
-    def shown(self, name: str, version: str, registry: CollectorRegistry) -> dict[str, Any]:
+    def to_protocol(self, name: str, version: str, registry: CollectorRegistry) -> dict[str, Any]:
         """The statistics in the protocol's form; queue and compute times come from `registry`."""
         queue, compute = _histogram(registry, _QUEUE), _histogram(registry, _COMPUTE)
         return {
@@ -51,12 +51,12 @@ class ModelStatistics:
             "inference_count": self._success.count,
             "execution_count": compute.count,
             "inference_stats": {
-                "success": self._success.shown(),
-                "fail": self._fail.shown(),
-                "queue": queue.shown(),
-                "compute_input": _Duration().shown(),
-                "compute_infer": compute.shown(),
-                "compute_output": _Duration().shown(),
+                "success": self._success.to_protocol(),
+                "fail": self._fail.to_protocol(),
+                "queue": queue.to_protocol(),
+                "compute_input": _Duration().to_protocol(),
+                "compute_infer": compute.to_protocol(),
+                "compute_output": _Duration().to_protocol(),
             },
         }
 

@@ -1,9 +1,10 @@
 """A request in progress at a node, and its answer."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from pliant.errors import NodeError
 from pliant.ir.reply import Reply
 from pliant.route.choice.choose_endpoint import Choice
 from pliant.route.choice.objective import TIME, Objective
@@ -21,7 +22,7 @@ class RoutedRequest:
     """
 
     request: InferRequest
-    wish: PendingRequest
+    pending: PendingRequest
     trail: Trail
     id: str
     body: Callable[[], InferBody]
@@ -39,7 +40,7 @@ class RoutedAnswer:
     """An answer: a session's reply, or the body from an upstream; `target` is the endpoint that gave it.
 
     `node` is the node that computed it, any number of hops away. `spent` is waiting and work, or the time at
-    the upstream, without the time to read the request, which the caller counts as transfer. `said` are
+    the upstream, without the time to read the request, which the caller counts as transfer. `parameters` are
     further response parameters. `choice` is the routing choice. `energy_j` are the joules on this device,
     None if not counted; `accuracy` is the expected accuracy, if it was measured.
     """
@@ -48,7 +49,16 @@ class RoutedAnswer:
     target: str
     node: str
     spent: NodeTime
-    said: dict[str, object]
+    parameters: dict[str, object]
     choice: Choice
     energy_j: float | None = None
     accuracy: float | None = None
+
+
+@dataclass(slots=True)
+class Tries:
+    """The endpoints that failed a request so far; those in `blaming` blamed the input."""
+
+    failed: tuple[str, ...] = ()
+    blaming: list[str] = field(default_factory=list)
+    refusals: dict[str, NodeError] = field(default_factory=dict)  # of endpoints of this device

@@ -1,4 +1,4 @@
-"""Pieces of work that are queued, run in batches, and completed on the event loop of their caller."""
+"""Work items that are queued, run in batches, and completed on the event loop of their caller."""
 
 import asyncio
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ class WorkResult(Generic[T]):
 
 @dataclass(slots=True)
 class WorkStart:
-    """The start time of a piece of work; None while it waits."""
+    """The start time of a work item; None while it waits."""
 
     begun_s: float | None = None
 
@@ -39,14 +39,14 @@ class WorkStart:
 class WorkItem:
     """Work of one client; `end` is its result or error, set when `done` completes.
 
-    `is_displaced` is set if another piece took its place.
+    `is_displaced` is set if another item took its place.
     """
 
     worker: BatchWorker
     one: Any
     waiting: QueuedRequest
     client: str
-    turn: WorkStart
+    start: WorkStart
     asked_s: float
     done: "asyncio.Future[None]"
     context: Context
@@ -56,12 +56,12 @@ class WorkItem:
 
 @dataclass(frozen=True, slots=True)
 class BatchRun:
-    """A batch of pieces, with its start time and its expected duration.
+    """A batch of items, with its start time and its expected duration.
 
     At most `most` such runs are in progress, each on one worker; 1 for a run with all threads.
     """
 
-    pieces: tuple[WorkItem, ...]
+    items: tuple[WorkItem, ...]
     begun_s: float
     expected_s: float
     most: int = 1
@@ -73,27 +73,27 @@ class BatchRun:
 
 
 def item_outcome(
-    piece: WorkItem, result: Any, run: BatchRun, spent_s: float
+    item: WorkItem, result: Any, run: BatchRun, spent_s: float
 ) -> WorkResult[Any] | BaseException:
-    """The result or error that the caller of a piece receives."""
+    """The result or error that the caller of an item receives."""
     if isinstance(result, BaseException):
         return result
-    own_s = spent_s if len(run.pieces) == 1 else min(spent_s, piece.waiting.alone.median_s)
-    waited_s = run.begun_s - piece.asked_s + spent_s - own_s
-    return WorkResult(result, waited_s, own_s, len(run.pieces), run.is_beside)
+    own_s = spent_s if len(run.items) == 1 else min(spent_s, item.waiting.alone.median_s)
+    waited_s = run.begun_s - item.asked_s + spent_s - own_s
+    return WorkResult(result, waited_s, own_s, len(run.items), run.is_beside)
 
 
 def deliver(ends: Sequence[tuple[WorkItem, WorkResult[Any] | BaseException]]) -> None:
     """Pass results and errors to the callers, on their event loops."""
-    loops = {piece.done.get_loop() for piece, _ in ends}
+    loops = {item.done.get_loop() for item, _ in ends}
     for loop in loops:
-        here = [(piece, end) for piece, end in ends if piece.done.get_loop() is loop]
+        here = [(item, end) for item, end in ends if item.done.get_loop() is loop]
         with suppress(RuntimeError):  # the loop was closed, so there is no caller
             loop.call_soon_threadsafe(_settle, here)
 
 
 def _settle(ends: Sequence[tuple[WorkItem, WorkResult[Any] | BaseException]]) -> None:
-    for piece, end in ends:
-        piece.end = end
-        if not piece.done.done():
-            piece.done.set_result(None)
+    for item, end in ends:
+        item.end = end
+        if not item.done.done():
+            item.done.set_result(None)

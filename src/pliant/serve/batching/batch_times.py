@@ -31,7 +31,7 @@ class BatchTimes:
         """Expected time of a batch: `n` requests of `length` items in total, `alone` if run one by one."""
         key = _class(n, length)
         if key not in self._found:  # used several times between two batches
-            fewer = (self._lately((m, key[1])) for m in range(key[0], -1, -1))
+            fewer = (self._recent_bound((m, key[1])) for m in range(key[0], -1, -1))
             self._found[key] = next((bound for bound in fewer if bound is not None), None)
         known = self._found[key]
         if known is None:
@@ -48,7 +48,7 @@ class BatchTimes:
         known = self._classes.setdefault(key, AdaptiveBound(_KEPT))
         known.observe(Timing(alone.median_s, alone.median_s), seconds)
 
-    def _lately(self, key: tuple[int, int]) -> AdaptiveBound | None:
+    def _recent_bound(self, key: tuple[int, int]) -> AdaptiveBound | None:
         is_old = self._n_batches - self._tried.get(key, 0) > _TRY_AGAIN
         return None if is_old and key[0] else self._classes.get(key)
 

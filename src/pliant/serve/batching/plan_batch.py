@@ -65,7 +65,7 @@ def plan_batch(
     waiting: Sequence[QueuedRequest],
     now_s: float,
     most: int,
-    price: BatchCost,
+    cost: BatchCost,
     most_items: float = inf,
     n_workers: int = 1,
 ) -> BatchPlan:
@@ -75,14 +75,14 @@ def plan_batch(
     concurrently.
     """
     order = sorted(range(len(waiting)), key=lambda i: waiting[i].start_s(now_s))
-    if _can_all_be_in_time(waiting, now_s, most, price, most_items, n_workers):
-        return _harmless(waiting, order, now_s, most, price, most_items)
+    if _can_all_be_in_time(waiting, now_s, most, cost, most_items, n_workers):
+        return _plan_by_slack(waiting, order, now_s, most, cost, most_items)
     head = waiting[order[0]]
     if _is_bound(head, now_s):  # else it waited long enough or is late: it goes first
         bound = [i for i in order if _is_bound(waiting[i], now_s)]
         bound.sort(key=lambda i: waiting[i].alone.median_s)
         order = [*bound, *(i for i in order if not _is_bound(waiting[i], now_s))]
-    return _quickest(waiting, order, now_s, most, price, most_items)
+    return _plan_by_throughput(waiting, order, now_s, most, cost, most_items)
 
 
 def _is_bound(one: QueuedRequest, now_s: float) -> bool:
@@ -94,7 +94,7 @@ def _can_all_be_in_time(
     waiting: Sequence[QueuedRequest],
     now_s: float,
     most: int,
-    price: BatchCost,
+    cost: BatchCost,
     most_items: float,
     n_workers: int,
 ) -> bool:
@@ -103,7 +103,7 @@ def _can_all_be_in_time(
     if not due:
         return True
     n = max(1, int(min(most, len(due), most_items * len(due) / sum(one.length for one in due))))
-    pace = _SPARE * _part(_usual(due, n, price), _share(due, n))
+    pace = _SPARE * _relative_time(_average_time(due, n, cost), _average_serial_time(due, n))
     end_s = now_s
     for one in due:
         end_s += min(pace, 1.0) * one.alone.median_s / n_workers
@@ -112,12 +112,12 @@ def _can_all_be_in_time(
     return True
 
 
-def _quickest(
+def _plan_by_throughput(
     waiting: Sequence[QueuedRequest],
     order: Sequence[int],
     now_s: float,
     most: int,
-    price: BatchCost,
+    cost: BatchCost,
     most_items: float,
 ) -> BatchPlan:
     """The batch with the least time relative to its requests one by one; of equal ones the largest.
@@ -127,24 +127,24 @@ def _quickest(
     """
     head = waiting[order[0]]
     alike = [i for i in order if waiting[i].key == head.key] if head.key is not None else [order[0]]
-    best, best_part = BatchPlan((order[0],), price(1, head.length, head.alone)), inf
+    best, best_part = BatchPlan((order[0],), cost(1, head.length, head.alone)), inf
     size = 1
     while size <= min(most, len(alike)):
-        usual = _usual([waiting[i] for i in alike], size, price)
-        kept = [i for i in alike if now_s + usual.p95_s <= _ends_by(waiting[i], now_s)]
-        kept = _fitting(waiting, kept[:size], most_items)
-        made = _priced(waiting, kept, price)
-        kept = [i for i in kept if now_s + made.expected.p95_s <= _ends_by(waiting[i], now_s)]
+        usual = _average_time([waiting[i] for i in alike], size, cost)
+        kept = [i for i in alike if now_s + usual.p95_s <= _latest_end_s(waiting[i], now_s)]
+        kept = _fit_items(waiting, kept[:size], most_items)
+        made = _cost_batch(waiting, kept, cost)
+        kept = [i for i in kept if now_s + made.expected.p95_s <= _latest_end_s(waiting[i], now_s)]
         if kept and (kept[0] == order[0] or _is_bound(head, now_s)):
-            made = _priced(waiting, kept, price)
-            part = _part(made.expected, _alone([waiting[i] for i in kept]))
+            made = _cost_batch(waiting, kept, cost)
+            part = _relative_time(made.expected, _serial_time([waiting[i] for i in kept]))
             if part <= best_part * (1.0 + _ALIKE):
                 best, best_part = made, min(part, best_part)
         size = max(size + 1, int(size * _LARGER))
     return best
 
 
-def _fitting(waiting: Sequence[QueuedRequest], numbers: Sequence[int], most_items: float) -> list[int]:
+def _fit_items(waiting: Sequence[QueuedRequest], numbers: Sequence[int], most_items: float) -> list[int]:
     """The first request, and those after it that fit into `most_items`."""
     kept, n_items = list(numbers[:1]), sum(waiting[i].length for i in numbers[:1])
     for i in numbers[1:]:
@@ -154,26 +154,26 @@ def _fitting(waiting: Sequence[QueuedRequest], numbers: Sequence[int], most_item
     return kept
 
 
-def _usual(some: Sequence[QueuedRequest], n: int, price: BatchCost) -> Timing:
+def _average_time(some: Sequence[QueuedRequest], n: int, cost: BatchCost) -> Timing:
     """Expected time of a batch of `n` requests like `some` on average."""
-    return price(n, ceil(sum(one.length for one in some) * n / len(some)), _share(some, n))
+    return cost(n, ceil(sum(one.length for one in some) * n / len(some)), _average_serial_time(some, n))
 
 
-def _share(some: Sequence[QueuedRequest], n: int) -> Timing:
+def _average_serial_time(some: Sequence[QueuedRequest], n: int) -> Timing:
     """Expected time of `n` such requests one by one."""
-    alone = _alone(some)
+    alone = _serial_time(some)
     return Timing(alone.median_s * n / len(some), alone.p95_s * n / len(some))
 
 
-def _priced(waiting: Sequence[QueuedRequest], numbers: Sequence[int], price: BatchCost) -> BatchPlan:
+def _cost_batch(waiting: Sequence[QueuedRequest], numbers: Sequence[int], cost: BatchCost) -> BatchPlan:
     chosen = [waiting[i] for i in numbers]
     n_items = sum(one.length for one in chosen)
     return BatchPlan(
-        tuple(numbers), price(len(chosen), n_items, _alone(chosen)) if chosen else Timing(0.0, 0.0)
+        tuple(numbers), cost(len(chosen), n_items, _serial_time(chosen)) if chosen else Timing(0.0, 0.0)
     )
 
 
-def _alone(some: Sequence[QueuedRequest]) -> Timing:
+def _serial_time(some: Sequence[QueuedRequest]) -> Timing:
     """Expected time of the requests one by one."""
     return Timing(sum(one.alone.median_s for one in some), sum(one.alone.p95_s for one in some))
 
@@ -182,12 +182,12 @@ def _due_s(one: QueuedRequest) -> float:
     return one.due_s
 
 
-def _harmless(
+def _plan_by_slack(
     waiting: Sequence[QueuedRequest],
     order: Sequence[int],
     now_s: float,
     most: int,
-    price: BatchCost,
+    cost: BatchCost,
     most_items: float,
 ) -> BatchPlan:
     """The request with the least slack, and others that make no request late that is in time alone.
@@ -198,9 +198,9 @@ def _harmless(
     """
     head = waiting[order[0]]
     chosen, n_items, alone = [order[0]], head.length, head.alone
-    expected = price(1, n_items, alone)
-    best, best_part = BatchPlan((order[0],), expected), _part(expected, alone)
-    ends_by_s = _ends_by(head, now_s)
+    expected = cost(1, n_items, alone)
+    best, best_part = BatchPlan((order[0],), expected), _relative_time(expected, alone)
+    ends_by_s = _latest_end_s(head, now_s)
     left_out: list[float] = []  # latest starts of skipped requests
     for i in order[1:] if head.key is not None else ():
         if len(chosen) == most:
@@ -208,14 +208,14 @@ def _harmless(
         one = waiting[i]
         if one.key == head.key and n_items + one.length <= most_items:
             both = Timing(alone.median_s + one.alone.median_s, alone.p95_s + one.alone.p95_s)
-            together = price(len(chosen) + 1, n_items + one.length, both)
+            together = cost(len(chosen) + 1, n_items + one.length, both)
             before_s, end_s = now_s + expected.p95_s, now_s + together.p95_s
-            is_kept = end_s <= min(ends_by_s, _ends_by(one, now_s))
+            is_kept = end_s <= min(ends_by_s, _latest_end_s(one, now_s))
             if is_kept and not any(before_s <= latest_s < end_s for latest_s in left_out):
                 chosen.append(i)
                 n_items, alone, expected = n_items + one.length, both, together
-                ends_by_s = min(ends_by_s, _ends_by(one, now_s))
-                if (part := _part(expected, alone)) <= best_part * (1.0 + _ALIKE):
+                ends_by_s = min(ends_by_s, _latest_end_s(one, now_s))
+                if (part := _relative_time(expected, alone)) <= best_part * (1.0 + _ALIKE):
                     best, best_part = BatchPlan(tuple(chosen), expected), min(part, best_part)
                 continue
         left_out.append(one.latest_s)
@@ -245,11 +245,11 @@ def wait_s(
     return busy_s + (shorter_s if _is_bound(new, begin_s) else all_s - pace * new.alone.median_s)
 
 
-def _part(together: Timing, alone: Timing) -> float:
+def _relative_time(together: Timing, alone: Timing) -> float:
     return together.median_s / alone.median_s if alone.median_s else 1.0
 
 
-def _ends_by(one: QueuedRequest, now_s: float) -> float:
+def _latest_end_s(one: QueuedRequest, now_s: float) -> float:
     """The latest end of a batch with `one`: its deadline, if it would meet it alone.
 
     A request whose median meets the deadline alone, but whose bound does not, is not delayed by others.

@@ -24,17 +24,17 @@ _CALLS_AT_ONCE = 256
 async def serve_grpc(
     listen: ListenAddress,
     service: GrpcService,
-    shown: Callable[[], PemKeyPair | None],
+    key_pair: Callable[[], PemKeyPair | None],
     limits: Limits,
 ) -> AsyncIterator[ListenAddress]:
     """Serve gRPC and yield its address until the context ends; pending calls are then completed first.
 
-    `shown` returns the certificate for new connections. Raises NodeError if the server cannot listen at
+    `key_pair` returns the certificate for new connections. Raises NodeError if the server cannot listen at
     `listen`.
     """
     server = grpc.aio.server(options=_options(limits), maximum_concurrent_rpcs=_CALLS_AT_ONCE)
     server.add_generic_rpc_handlers((service.handler(),))
-    credentials = _credentials(shown)
+    credentials = _credentials(key_pair)
     try:
         if credentials is None:
             port = server.add_insecure_port(str(listen))
@@ -71,11 +71,11 @@ def _options(limits: Limits) -> list[tuple[str, int]]:
     ]
 
 
-def _credentials(shown: Callable[[], PemKeyPair | None]) -> grpc.ServerCredentials | None:
+def _credentials(key_pair: Callable[[], PemKeyPair | None]) -> grpc.ServerCredentials | None:
     """Server credentials that load the current certificate for each handshake."""
 
     def latest() -> Any:
-        now = shown()
+        now = key_pair()
         return None if now is None else grpc.ssl_server_certificate_configuration(((now.key, now.cert),))
 
     first = latest()

@@ -14,11 +14,17 @@ from pliant.errors import InputError, NodeError, PliantError
 from pliant.route.choice.request_terms import Terms
 from pliant.route.node_identity import NODE_HEADER
 from pliant.serve.access.access import AccessControl, AccessGrant, AccessRequest, Refusal
-from pliant.serve.access.roles import GRPC, unruled
+from pliant.serve.access.roles import GRPC, routes_without_rule
 from pliant.serve.grpc.call_status import code_of, refuse
 from pliant.serve.grpc.infer_messages import read_infer, write_infer
-from pliant.serve.grpc.message_coding import decompressed
-from pliant.serve.grpc.observed_calls import ObservedCall, client_of, metadata_bytes, metadata_of, observed
+from pliant.serve.grpc.message_coding import decompress
+from pliant.serve.grpc.observed_calls import (
+    ObservedCall,
+    client_of,
+    metadata_bytes,
+    metadata_of,
+    observe_call,
+)
 from pliant.serve.grpc.wire_messages import METHODS, SERVICE, message
 from pliant.serve.http.byte_budget import ByteBudget
 from pliant.serve.http.limits import Limits
@@ -30,7 +36,7 @@ from pliant.serve.repository.change_requests import change_status, version_asked
 from pliant.serve.repository.front_node import FrontNode
 from pliant.serve.repository.live_model import LiveModel
 from pliant.serve.repository.model_repository import ModelRepository
-from pliant.serve.telemetry.request_context import asks_for
+from pliant.serve.telemetry.request_context import set_model
 from pliant.serve.telemetry.tracing import Tracer
 from pliant.serve.upstream.upstreams import REQUEST_HEADER
 
@@ -57,9 +63,9 @@ class _CallContext:
     context: Any
     call: ObservedCall | None
 
-    def is_for(self, live: LiveModel) -> None:
+    def set_model(self, live: LiveModel) -> None:
         if self.call is not None:
-            self.call.is_for(live.node.model)
+            self.call.set_model(live.node.model)
 
 
 @final
@@ -110,7 +116,7 @@ class GrpcService:
             )
             for name in METHODS
         }
-        missing = unruled(("POST", f"{GRPC}/{name}") for name in handlers)
+        missing = routes_without_rule(("POST", f"{GRPC}/{name}") for name in handlers)
         assert not missing, f"serve/access/roles.py says nothing of {', '.join(missing)}"
         return grpc.method_handlers_generic_handler(SERVICE, handlers)
 
@@ -123,7 +129,7 @@ class GrpcService:
             with self.around(context.peer(), n_bytes), ExitStack() as stack:
                 call = None
                 if name not in _UNOBSERVED:
-                    call = stack.enter_context(observed(path, context, self._tracer, self._front.name))
+                    call = stack.enter_context(observe_call(path, context, self._tracer, self._front.name))
                 return await self._answer(path, method, read, content, _CallContext(context, call))
 
         return answer
@@ -132,10 +138,10 @@ class GrpcService:
         self, path: str, method: _Method, read: Callable[[bytes], Any], content: bytes, asked: _CallContext
     ) -> Any:
         count, code = self._front.metrics.responses.labels, grpc.StatusCode.UNKNOWN
-        said = {} if asked.call is None else asked.call.said
+        said = {} if asked.call is None else asked.call.metadata
         try:
             admitted = self._admitted(path, asked.context)
-            plain = decompressed(content, self._most_bytes)
+            plain = decompress(content, self._most_bytes)
             self._access.spend(admitted, len(plain))
             result = await method(_read(read, plain), asked)
             self._access.spend(admitted, result.ByteSize())
@@ -180,13 +186,13 @@ class GrpcService:
 
     async def _model(self, request: Any, asked: _CallContext) -> Any:
         async with self._repository.lease(request.name, request.version or None) as live:
-            asked.is_for(live)
+            asked.set_model(live)
             versions = self._repository.versions(request.name)
             return message("ModelMetadataResponse")(**model_metadata(live.node.signature, versions))
 
     async def _config(self, request: Any, asked: _CallContext) -> Any:
         async with self._repository.lease(request.name, request.version or None) as live:
-            asked.is_for(live)
+            asked.set_model(live)
             served = live.node.served
             about = model_config(live.node.signature, served.max_length, served.identity)
         parameter = message("ModelParameter")
@@ -196,14 +202,14 @@ class GrpcService:
     async def _statistics(self, request: Any, asked: _CallContext) -> Any:
         """Statistics of the named model, or of all loaded models if none is named."""
         if not request.name:
-            every = [node.statistics_shown() for node in self._repository.nodes]
+            every = [node.protocol_statistics() for node in self._repository.nodes]
             return message("ModelStatisticsResponse")(model_stats=every)
         async with self._repository.lease(request.name, request.version or None) as live:
-            asked.is_for(live)
-            return message("ModelStatisticsResponse")(model_stats=[live.node.statistics_shown()])
+            asked.set_model(live)
+            return message("ModelStatisticsResponse")(model_stats=[live.node.protocol_statistics()])
 
     async def _index(self, request: Any, asked: _CallContext) -> Any:
-        await self._repository.look()
+        await self._repository.refresh()
         rows = self._repository.index(request.ready)
         models = [
             {"name": row.name, "version": row.version, "state": row.state, "reason": row.reason}
@@ -232,8 +238,8 @@ class GrpcService:
     async def _infer(self, request: Any, asked: _CallContext) -> Any:
         start_s, terms = time.monotonic(), _early_terms(request, asked.context)
         async with self._repository.lease(request.model_name, request.model_version or None, terms) as live:
-            asked.is_for(live)
-            with asks_for(live.node.model):
+            asked.set_model(live)
+            with set_model(live.node.model):
                 return await self._inferred(live.node, request, asked, time.monotonic() - start_s)
 
     async def _inferred(self, node: ServingNode, request: Any, asked: _CallContext, waited_s: float) -> Any:
@@ -250,7 +256,7 @@ class GrpcService:
         finally:
             self._budget.release(held)
         if asked.call is not None:
-            asked.call.said[NODE_HEADER.lower()] = answer.node
+            asked.call.metadata[NODE_HEADER.lower()] = answer.node
         return write_infer(answer.body, node.model.version)
 
 

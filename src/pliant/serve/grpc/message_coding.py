@@ -12,7 +12,7 @@ _GZIP = b"\x1f\x8b"
 _ZLIB, _ZLIB_CHECK = 8, 31
 
 
-def decompressed(content: bytes, most_bytes: int) -> bytes:
+def decompress(content: bytes, most_bytes: int) -> bytes:
     """Decompress a message; the library does not report its encoding, so it is detected from the first bytes.
 
     No request starts like compressed data: as a protobuf tag, the first byte has an invalid wire type (gzip),

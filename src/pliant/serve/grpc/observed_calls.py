@@ -13,8 +13,8 @@ from pliant.serve.telemetry.request_context import (
     MODEL_VERSION,
     REQUEST_ID,
     ServedModel,
-    current,
-    hop,
+    current_request,
+    enter_request,
 )
 from pliant.serve.telemetry.trace_context import TRACEPARENT
 from pliant.serve.telemetry.tracing import OpenSpan, Tracer
@@ -27,34 +27,34 @@ _OURS = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.
 
 @final
 class ObservedCall:
-    """A call in progress. `said` is the response metadata: request id, trace, and what methods add."""
+    """A call in progress. `metadata` is the response metadata: request id, trace, and what methods add."""
 
     def __init__(self, span: OpenSpan | None) -> None:
         self._span = span
         self.code = grpc.StatusCode.UNKNOWN
-        self.said: dict[str, str] = {}
-        if (context := current()) is not None:
-            self.said = {REQUEST_ID: context.id, TRACEPARENT: context.trace.traceparent}
+        self.metadata: dict[str, str] = {}
+        if (context := current_request()) is not None:
+            self.metadata = {REQUEST_ID: context.id, TRACEPARENT: context.trace.traceparent}
 
-    def is_for(self, model: ServedModel) -> None:
+    def set_model(self, model: ServedModel) -> None:
         """Record the model of the call, once it is known."""
-        self.said[MODEL_VERSION] = model.version
+        self.metadata[MODEL_VERSION] = model.version
         if self._span is not None:
-            self._span.tell({"pliant.model": model.name, "pliant.model_version": model.version})
+            self._span.set_attributes({"pliant.model": model.name, "pliant.model_version": model.version})
 
 
 @contextmanager
-def observed(path: str, context: Any, tracer: Tracer, node: str) -> Iterator[ObservedCall]:
+def observe_call(path: str, context: Any, tracer: Tracer, node: str) -> Iterator[ObservedCall]:
     """Context of a call to `path` (`/SERVICE/METHOD`); the method's wrapper sets its `code`."""
     _, service, method = path.split("/")
     about = {"rpc.system": "grpc", "rpc.service": service, "rpc.method": method, "pliant.node": node}
     start_s = time.perf_counter()
-    with hop(metadata_of(context), _NO_MODEL, tracer, path.removeprefix("/"), about) as span:
+    with enter_request(metadata_of(context), _NO_MODEL, tracer, path.removeprefix("/"), about) as span:
         call = ObservedCall(span)
         try:
             yield call
         finally:
-            span.tell({"rpc.grpc.status_code": call.code.value[0]})
+            span.set_attributes({"rpc.grpc.status_code": call.code.value[0]})
             if call.code in _OURS:
                 span.fail(f"status {call.code.name}")
             if _LOG.isEnabledFor(logging.INFO):

@@ -13,9 +13,9 @@ from pliant.serve.http.content_coding import Decoder
 from pliant.serve.http.limits import Limits
 from pliant.serve.http.raw_headers import header_of, headers_of
 
-WHOLE = "pliant.is_whole"
+IS_WHOLE = "pliant.is_whole"
 """Key in the scope of a request whose body arrived together with its head."""
-CAME = "pliant.came_s"
+ARRIVED_S = "pliant.came_s"
 """Key in a request's scope: when it arrived, on the clock of the event loop."""
 _LEAVES = {"connection": "close", "retry-after": "1"}
 
@@ -65,10 +65,10 @@ class BodyReader:
         """Read like `read`; the body is held until `end`."""
         _check(request, most)
         coding = ", ".join(headers_of(request.scope, b"content-encoding")) or "identity"
-        if WHOLE in request.scope and coding == "identity":
-            content = await self._received(body, request, most)
+        if IS_WHOLE in request.scope and coding == "identity":
+            content = await self._read_whole(body, request, most)
         else:
-            content = await self._awaited(body, request, most, Decoder(coding))
+            content = await self._read_parts(body, request, most, Decoder(coding))
         self._budget.keep(body)
         return content
 
@@ -76,7 +76,7 @@ class BodyReader:
         """Free the body."""
         self._budget.release(body)
 
-    async def _received(self, body: _BufferedBody, request: Request, most: int) -> bytes:
+    async def _read_whole(self, body: _BufferedBody, request: Request, most: int) -> bytes:
         """Return a body that has already arrived uncompressed."""
         message = await request.receive()
         if message["type"] == "http.disconnect":
@@ -88,7 +88,7 @@ class BodyReader:
             raise _no_room(self._limits)
         return content
 
-    async def _awaited(self, body: _BufferedBody, request: Request, most: int, decoder: Decoder) -> bytes:
+    async def _read_parts(self, body: _BufferedBody, request: Request, most: int, decoder: Decoder) -> bytes:
         limits, start_s = self._limits, asyncio.get_running_loop().time()
         n_bytes = n_plain = 0
         body.timeout = asyncio.timeout(None)

@@ -15,7 +15,7 @@ class DirectPaths:
     """`app`, except that POST requests to `paths` are answered by `answer`.
 
     An exception is handled by the first of `handlers`, in order, that matches its type. Other exceptions are
-    answered by `broken` and raised again, so that the server logs them, as in Starlette.
+    answered by `internal_error` and raised again, so that the server logs them, as in Starlette.
     """
 
     def __init__(
@@ -24,10 +24,10 @@ class DirectPaths:
         paths: frozenset[str],
         answer: Callable[[Request], Awaitable[Response]],
         handlers: Mapping[type[Exception], Handler],
-        broken: Handler,
+        internal_error: Handler,
     ) -> None:
         self._app, self._paths, self._answer = app, paths, answer
-        self._handlers, self._broken = tuple(handlers.items()), broken
+        self._handlers, self._broken = tuple(handlers.items()), internal_error
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] not in self._paths or scope["method"] != "POST":

@@ -34,16 +34,16 @@ from pliant.route.node_messages import (
 from pliant.route.predecessors import Listener
 from pliant.serve.access.access import AccessControl
 from pliant.serve.access.guard import Guard, certificate_names, error_response
-from pliant.serve.access.roles import unruled
+from pliant.serve.access.roles import routes_without_rule
 from pliant.serve.answers.metrics import TEXT, text_by_model
-from pliant.serve.http.body_reader import CAME, BodyReader
+from pliant.serve.http.body_reader import ARRIVED_S, BodyReader
 from pliant.serve.http.content_coding import CODINGS
 from pliant.serve.http.direct_paths import DirectPaths, Handler
 from pliant.serve.http.limits import Limits
 from pliant.serve.http.openapi import document
 from pliant.serve.http.raw_headers import header_of
-from pliant.serve.http.responses import broken as _broken
-from pliant.serve.http.responses import gone as _gone
+from pliant.serve.http.responses import answer_disconnect as _gone
+from pliant.serve.http.responses import internal_error as _broken
 from pliant.serve.http.responses import json_response as _json
 from pliant.serve.node.peers import PEERS_PATH, change_peers, list_peers
 from pliant.serve.node.serving_node import InferCall, ServingNode
@@ -125,7 +125,7 @@ def model_app(
     }
     app = Starlette(routes=routes, exception_handlers={**handlers, Exception: _broken})
     app.router.redirect_slashes = False
-    missing = unruled(
+    missing = routes_without_rule(
         (method, route.path) for route in routes for method in route.methods or () if method != "HEAD"
     )
     assert not missing, f"{', '.join(missing)}: say in serve/access/roles.py who may call this"
@@ -188,7 +188,7 @@ class _Paths:
         return _json(model_config(self._node.signature, served.max_length, served.identity))
 
     async def statistics(self, request: Request) -> Response:
-        return _json({"model_stats": [self._node.statistics_shown()]})
+        return _json({"model_stats": [self._node.protocol_statistics()]})
 
     async def metrics(self, request: Request) -> Response:
         text = text_by_model({one.served.name: one.metrics for one in self._nodes})
@@ -202,18 +202,18 @@ class _Paths:
         route = self._route(request)
         spent: NodeTime | None = None
         async with self._bodies.read(request, node.limits.body_bytes) as content:
-            call = _call(request, content, route)
+            call = _read_call(request, content, route)
             try:
                 answer = await node.infer(call)
                 _check_size(answer.body, node.limits)
             except PliantError as error:
                 response = await self.failed(request, error)
             else:
-                response = _answered(answer.body, answer.node)
+                response = _infer_response(answer.body, answer.node)
                 here_s = node.clock() - start_s  # a cached response was computed earlier
                 spent = NodeTime(min(answer.spent.seconds, here_s), min(answer.spent.waited_s, here_s))
         if route is not None:
-            told = encode_advert(node.dispatcher.tell(route.sender), spent)
+            told = encode_advert(node.dispatcher.make_advert(route.sender), spent)
             response.raw_headers.append((_CURVE, told.encode()))
         return response
 
@@ -222,7 +222,7 @@ class _Paths:
         start_s = self._node.clock()
         self._check_model(request)
         route = self._route(request)
-        told = self._node.dispatcher.tell(None if route is None else route.sender)
+        told = self._node.dispatcher.make_advert(None if route is None else route.sender)
         return Response(encode_advert(told, NodeTime(self._node.clock() - start_s)), media_type=JSON)
 
     async def tell(self, request: Request) -> Response:
@@ -231,7 +231,7 @@ class _Paths:
         if PROTOCOL_HEADER in request.headers:  # broadcasts of version 2 lack it
             self._check_identity(request, "a broadcast")
         async with self._bodies.read(request, LIMIT_BYTES) as body:
-            self._node.upstreams.told(body)
+            self._node.upstreams.receive_broadcast(body)
         return _json({})
 
     async def peers(self, request: Request) -> Response:
@@ -307,13 +307,13 @@ def _number(asked: QueryParams, name: str) -> float | None:
         raise InputError(f"{name} is {text[:40]!r}; give a number.") from None
 
 
-def _call(request: Request, content: bytes, route: RouteMessage | None) -> InferCall:
+def _read_call(request: Request, content: bytes, route: RouteMessage | None) -> InferCall:
     """Build the call. Raises InputError for invalid headers."""
     client = request.client.host if request.client else ""
     scope = request.scope
     n_json, id = header_bytes(header_of(scope, _HEADER_LENGTH)), header_of(scope, _REQUEST)
     now_s = asyncio.get_running_loop().time()
-    return InferCall(content, n_json, route, id, client, max(now_s - scope.get(CAME, now_s), 0.0))
+    return InferCall(content, n_json, route, id, client, max(now_s - scope.get(ARRIVED_S, now_s), 0.0))
 
 
 def _check_size(answer: InferBody, limits: Limits) -> None:
@@ -326,7 +326,7 @@ def _check_size(answer: InferBody, limits: Limits) -> None:
         )
 
 
-def _answered(answer: InferBody, node: str) -> Response:
+def _infer_response(answer: InferBody, node: str) -> Response:
     headers = {NODE_HEADER: node}
     if answer.header_bytes is None:
         return Response(answer.content, media_type=JSON, headers=headers)

@@ -13,7 +13,7 @@ from pliant.errors import PliantError
 from pliant.route.node_identity import MODEL_HEADER
 from pliant.route.node_messages import ROUTE_HEADER
 from pliant.serve.access.guard import error_response
-from pliant.serve.http.body_reader import CAME, BodyReader
+from pliant.serve.http.body_reader import ARRIVED_S, BodyReader
 from pliant.serve.http.limits import Limits
 from pliant.serve.http.repository_paths import RepositoryPaths
 from pliant.serve.protocol.early_terms import early_terms
@@ -58,7 +58,7 @@ class ModelApps:
                 await self._infer_when_loaded(scope, receive, send, asked)
                 return
             async with self._repository.lease(*asked) as live:
-                await live.app(_renamed(scope, live), receive, send)
+                await live.app(_rename_model(scope, live), receive, send)
         except PliantError as error:  # errors of the model's own paths are handled there
             await self._front.failure(error)(scope, receive, send)
         except HTTPException as error:
@@ -76,8 +76,8 @@ class ModelApps:
                 terms = early_terms(content, headers.get(HEADER_LENGTH), headers.get(ROUTE_HEADER))
                 start_s = loop.time()
                 live = await held.enter_async_context(self._repository.lease(*asked, terms))
-            again = {CAME: start_s, **_decoded(scope)}
-            await live.app(_renamed(again, live), _replayed(content, receive), send)
+            again = {ARRIVED_S: start_s, **_without_encoding(scope)}
+            await live.app(_rename_model(again, live), _replay(content, receive), send)
 
     def _may_load(self, scope: Scope, name: str, version: str | None) -> bool:
         """Whether a request may trigger the loading of an evicted model: paths of its own, except probes."""
@@ -93,15 +93,15 @@ class ModelApps:
             version = rest.split("/")[1] if rest.startswith("versions/") else None
             asked: list[_Name] = [(name, version)]
         else:
-            asked = [(name, None) for name in _named(scope["query_string"])]
+            asked = [(name, None) for name in _named_models(scope["query_string"])]
         known = next((one for one in asked if one[0] in self._repository.names), None)
-        return known or self._of_identity(_identities(scope))
+        return known or self._find_by_identity(_identities(scope))
 
     def _first(self) -> _Name | None:
         """The first loaded model."""
         return next(((one.key.name, one.key.version) for one in self._repository.live), None)
 
-    def _of_identity(self, told: list[bytes]) -> _Name | None:
+    def _find_by_identity(self, told: list[bytes]) -> _Name | None:
         """The loaded model with the same content as that of another node, under any name."""
         for live in self._repository.live:
             if (live.node.identity.model or "").encode() in told:
@@ -109,13 +109,13 @@ class ModelApps:
         return None
 
 
-def _decoded(scope: Scope) -> Scope:
+def _without_encoding(scope: Scope) -> Scope:
     """The scope without the headers of body encoding and length, after the body was read."""
     gone = (b"content-encoding", b"content-length", b"transfer-encoding")
     return {**scope, "headers": [one for one in scope["headers"] if one[0] not in gone]}
 
 
-def _replayed(content: bytes, receive: Receive) -> Receive:
+def _replay(content: bytes, receive: Receive) -> Receive:
     """Replay the body, then continue with the connection's messages."""
     left: list[Message] = [{"type": "http.request", "body": content, "more_body": False}]
 
@@ -125,7 +125,7 @@ def _replayed(content: bytes, receive: Receive) -> Receive:
     return replaying
 
 
-def _named(query: bytes) -> list[str]:
+def _named_models(query: bytes) -> list[str]:
     """The models named by a query; none if it has more fields than any route accepts."""
     try:
         return parse_qs(query.decode("latin-1"), max_num_fields=_MOST_FIELDS).get("model", [])
@@ -138,7 +138,7 @@ def _identities(scope: Scope) -> list[bytes]:
     return [value for name, value in scope["headers"] if name == _IDENTITY]
 
 
-def _renamed(scope: Scope, live: LiveModel) -> Scope:
+def _rename_model(scope: Scope, live: LiveModel) -> Scope:
     """Rewrite the model name in the path to this node's, if another node uses a different name."""
     path: str = scope["path"]
     name, _, rest = path.removeprefix(_MODELS).partition("/")

@@ -59,15 +59,15 @@ def document(model: Signature, max_length: int, best: float | None, version: str
         "/v2/pliant/tell": {"post": _tell()},
     }
     title = f"pliant node: {model.name}"
-    return _assembled(title, version, paths, _schemas(model, best or 0.0), has_tokens)
+    return _assemble(title, version, paths, _schemas(model, best or 0.0), has_tokens)
 
 
 def front_document(version: str, has_tokens: bool) -> _Json:
     """The OpenAPI 3.1 document of a node without a loaded model."""
-    return _assembled("pliant node", version, {}, {}, has_tokens)
+    return _assemble("pliant node", version, {}, {}, has_tokens)
 
 
-def _assembled(title: str, version: str, of_model: _Json, schemas: _Json, has_tokens: bool) -> _Json:
+def _assemble(title: str, version: str, of_model: _Json, schemas: _Json, has_tokens: bool) -> _Json:
     paths: _Json = {
         "/v2/health/live": _get("Whether the node is running.", _json("Live"), is_open=True),
         "/v2/health/ready": _get("Whether the node is ready.", _states("Ready"), is_open=True),
@@ -252,7 +252,7 @@ def _schemas(model: Signature, best: float) -> _Json:
             "properties": {
                 "id": {"type": "string"},
                 "parameters": _terms(best),
-                "inputs": {"oneOf": [_sequence(way) for way in ways], "description": _described(model)},
+                "inputs": {"oneOf": [_sequence(way) for way in ways], "description": _described_model(model)},
                 "outputs": {
                     "type": "array",
                     "maxItems": 1,
@@ -291,7 +291,7 @@ def _schemas(model: Signature, best: float) -> _Json:
             "properties": {
                 "model_name": {"const": model.name},
                 "id": {"type": "string"},
-                "parameters": _said(),
+                "parameters": _reply_parameters(),
                 "outputs": {"type": "array", "items": {"$ref": "#/components/schemas/Tensor"}},
             },
         },
@@ -329,7 +329,7 @@ def _terms(best: float) -> _Json:
     }
 
 
-def _said() -> _Json:
+def _reply_parameters() -> _Json:
     """Parameters of a response: expected accuracy, why layers may be left out, and whether it was in time."""
     return {
         "type": "object",
@@ -346,7 +346,7 @@ def _sequence(items: list[_Json]) -> _Json:
     return {"type": "array", "prefixItems": items, "items": False, "minItems": n, "maxItems": n}
 
 
-def _described(model: Signature) -> str:
+def _described_model(model: Signature) -> str:
     if not model.is_batchable:
         return "One input; open dimensions may have any length that the model supports."
     return (

@@ -15,11 +15,11 @@ from pliant.errors import InputError, NodeError, PliantError
 from pliant.route.node_identity import NODE_HEADER
 from pliant.serve.access.access import AccessControl
 from pliant.serve.access.guard import Guard, error_response
-from pliant.serve.access.roles import unruled
+from pliant.serve.access.roles import routes_without_rule
 from pliant.serve.answers.metrics import TEXT
 from pliant.serve.http.body_reader import BodyReader
 from pliant.serve.http.openapi import front_document
-from pliant.serve.http.responses import broken, gone, json_response
+from pliant.serve.http.responses import answer_disconnect, internal_error, json_response
 from pliant.serve.protocol.descriptions import server_metadata
 from pliant.serve.protocol.inference import JSON
 from pliant.serve.repository.change_requests import change_status, version_asked
@@ -73,7 +73,7 @@ class RepositoryPaths:
             Route("/openapi.json", self._openapi, methods=["GET"]),
             *page,
         ]
-        missing = unruled(
+        missing = routes_without_rule(
             (method, route.path) for route in routes for method in route.methods or () if method != "HEAD"
         )
         assert not missing, f"{', '.join(missing)}: say in serve/access/roles.py who may call this"
@@ -85,8 +85,8 @@ class RepositoryPaths:
         handlers = {
             PliantError: self._failed,
             HTTPException: self._unanswered,
-            ClientDisconnect: gone,
-            Exception: broken,
+            ClientDisconnect: answer_disconnect,
+            Exception: internal_error,
         }
         app = Starlette(routes=routes, exception_handlers=handlers)
         app.router.redirect_slashes = False
@@ -124,7 +124,7 @@ class RepositoryPaths:
 
     async def _index(self, request: Request) -> Response:
         asked = await self._read(request, IndexRequest)
-        await self._repository.look()
+        await self._repository.refresh()
         return json_response(self._repository.index(asked.ready))
 
     async def _load(self, request: Request) -> Response:

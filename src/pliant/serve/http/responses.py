@@ -15,11 +15,11 @@ def json_response(value: Any, status: int = 200) -> Response:
     return Response(msgspec.json.encode(value), status, media_type=JSON)
 
 
-async def gone(request: Request, error: Exception) -> Response:
+async def answer_disconnect(request: Request, error: Exception) -> Response:
     """Count a disconnected client without logging a traceback, which a flood could use to fill a disk."""
     return Response(status_code=499)
 
 
-async def broken(request: Request, error: Exception) -> Response:
+async def internal_error(request: Request, error: Exception) -> Response:
     """The response to an internal error."""
     return error_response(500, "internal error; the node's log has the reason.", {})

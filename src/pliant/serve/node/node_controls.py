@@ -29,6 +29,6 @@ class NodeControls:
         """
         self.queue = queue
         self.admission.queue = queue
-        self.access.limit(rates)
+        self.access.replace_rates(rates)
         for node in self.repository.nodes:
-            node.allow(queue)
+            node.limit_queue(queue)

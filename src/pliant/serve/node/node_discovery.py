@@ -27,7 +27,7 @@ async def announce(node: ServingNode, url: str, credentials: Credentials, stack:
         with announcing(_announcer(node, url, credentials.tokens.peers)):
             yield
 
-    await _renewed(announced, credentials, stack)
+    await _renew(announced, credentials, stack)
 
 
 async def discover(
@@ -39,7 +39,7 @@ async def discover(
     previous ones stay only while they answer. Raises MulticastError.
     """
     assert node.upstreams is not None
-    loop, heard = asyncio.get_running_loop(), node.upstreams.found
+    loop, heard = asyncio.get_running_loop(), node.upstreams.discovered
     hosts = (LOOPBACK,) if is_loopback else ()
 
     def on_loop(act: Callable[[], None]) -> None:
@@ -54,15 +54,15 @@ async def discover(
             yield
         on_loop(discovery.end)
 
-    await _renewed(browsing, credentials, stack)
+    await _renew(browsing, credentials, stack)
 
 
-async def _renewed(
+async def _renew(
     enter: Callable[[], AbstractContextManager[None]], credentials: Credentials, stack: AsyncExitStack
 ) -> None:
     """Keep `enter()` open until `stack` is closed; reopen it whenever the peer tokens change."""
     changed, entered, is_over = asyncio.Event(), AsyncExitStack(), False
-    await entered.enter_async_context(_off_the_loop(enter()))
+    await entered.enter_async_context(_on_thread(enter()))
     tokens = credentials.tokens.peers
 
     async def follow() -> None:
@@ -74,7 +74,7 @@ async def _renewed(
             tokens = credentials.tokens.peers
             await entered.aclose()
             try:
-                await entered.enter_async_context(_off_the_loop(enter()))
+                await entered.enter_async_context(_on_thread(enter()))
             except (NodeError, MulticastError) as error:
                 _LOG.error("the announcement or discovery of this node has stopped: %s", error)
 
@@ -96,7 +96,7 @@ def _announcer(node: ServingNode, url: str, tokens: tuple[str, ...]) -> Announce
 
 
 @asynccontextmanager
-async def _off_the_loop(context: AbstractContextManager[None]) -> AsyncIterator[None]:
+async def _on_thread(context: AbstractContextManager[None]) -> AsyncIterator[None]:
     """Enter and exit `context` on threads, since it is slow and zeroconf would use this event loop."""
     await asyncio.to_thread(context.__enter__)
     try:

@@ -80,7 +80,10 @@ class PeerList:
 
 def list_peers(node: ServingNode) -> PeerList:
     """The peers that the router knows."""
-    states, found = node.router.states(node.clock()), () if node.upstreams is None else node.upstreams.found
+    states, found = (
+        node.router.states(node.clock()),
+        () if node.upstreams is None else node.upstreams.discovered,
+    )
     cluster = _cluster_of(node)
     return PeerList(
         tuple(UpstreamState(p.name, p.node, p.state, p.reason, p.name in found) for p in states),
@@ -113,10 +116,10 @@ def change_peers(node: ServingNode, body: bytes) -> PeerList:
         raise InputError(f"a node has {MOST_UPSTREAMS} upstreams at most; remove some first.")
     cluster = _checked_cluster(node, changes)
     for url in remove:
-        node.upstreams.found.bar(url)
+        node.upstreams.discovered.bar(url)
         node.upstreams.remove(url)
     for url in add:
-        node.upstreams.found.given(url)
+        node.upstreams.discovered.pin(url)
         node.upstreams.add(url)
     if cluster is not None:
         for name in changes.remove_workers:

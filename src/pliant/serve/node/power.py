@@ -27,11 +27,11 @@ _SAMPLES = (8, 64)
 def read_power(text: str, served: Session[Any]) -> PowerModel:
     """Read `text`: watts, or `measure` for this machine's counters, idle and busy. Raises NodeError."""
     if text == MEASURE:
-        return measured_power(find_meters(), served.answer, sample_requests(served, _SAMPLES))
-    return _given(text, "this device")
+        return measure_power(find_meters(), served.answer, sample_requests(served, _SAMPLES))
+    return _read_watts(text, "this device")
 
 
-def _given(text: str, device: str) -> PowerModel:
+def _read_watts(text: str, device: str) -> PowerModel:
     try:
         return PowerModel(device, 0.0, float(text), "given")
     except (ValueError, RouteError) as error:
@@ -53,7 +53,7 @@ def read_energy(
         power = read_power(power, served)
     else:
         meters = ()
-    return AnswerEnergy(power, meters, {name: _given(watts, name) for name, watts in workers.items()})
+    return AnswerEnergy(power, meters, {name: _read_watts(watts, name) for name, watts in workers.items()})
 
 
 def read_radio(text: str) -> RadioModel:
@@ -76,7 +76,7 @@ def read_radio(text: str) -> RadioModel:
     return model
 
 
-def measured_power(
+def measure_power(
     meters: Sequence[EnergyMeter],
     work: Callable[[Request], object],
     samples: Sequence[Request],

@@ -34,7 +34,7 @@ from pliant.serve.node.start_node import NodeOptions, cancel_and_wait, connect_n
 from pliant.serve.protocol.client_messages import read_answer, write_request
 from pliant.serve.protocol.inference import InferBody, InferRequest, RequestedOutput
 from pliant.serve.protocol.pending_request import PendingRequest
-from pliant.serve.telemetry.request_context import current_headers, hop
+from pliant.serve.telemetry.request_context import current_headers, enter_request
 from pliant.serve.telemetry.tracing import Attribute, make_tracer
 
 T = TypeVar("T")
@@ -100,7 +100,7 @@ class RoutedSession(Session[RoutedDetails]):
         self._thread.start()
         self._stack = AsyncExitStack()
         try:
-            self._wait(self._connect(options))
+            self._run_on_loop(self._connect(options))
         except BaseException:
             self.close()
             raise
@@ -127,9 +127,12 @@ class RoutedSession(Session[RoutedDetails]):
         if isinstance(value, list):
             if pair is not None:
                 raise InputError("`pair` belongs to one text: give a list of (text, pair) instead.")
-            asked = [self._asked(*item) if isinstance(item, tuple) else self._asked(item) for item in value]
-            return self._wait(self._all(asked, terms))
-        return self._wait(self._one(self._asked(value, pair), terms))
+            asked = [
+                self._read_value(*item) if isinstance(item, tuple) else self._read_value(item)
+                for item in value
+            ]
+            return self._run_on_loop(self._answer_all(asked, terms))
+        return self._run_on_loop(self._answer_one(self._read_value(value, pair), terms))
 
     def explain(
         self, tokens: int, latency: str | float | None = None, floor: float | None = None
@@ -140,7 +143,7 @@ class RoutedSession(Session[RoutedDetails]):
         async def explained() -> Explanation:
             return self._node.explain(tokens, terms)
 
-        return self._wait(explained())
+        return self._run_on_loop(explained())
 
     @property
     def plan(self) -> Any:
@@ -201,9 +204,9 @@ class RoutedSession(Session[RoutedDetails]):
         """The best endpoint's times for each accuracy, without queues."""
 
         async def told() -> tuple[ServiceLevel, ...]:
-            return self._node.dispatcher.tell(None).levels
+            return self._node.dispatcher.make_advert(None).levels
 
-        return self._wait(told())
+        return self._run_on_loop(told())
 
     def curve(self, accuracy_floor: float = 0.0) -> Curve:
         """Seconds by length at the lowest level that reaches the floor. Raises BudgetError."""
@@ -222,12 +225,12 @@ class RoutedSession(Session[RoutedDetails]):
             router = self._node.router
             return router.choose(request.length, now_s, objective, terms=terms, is_coming=False).option
 
-        option = self._wait(chosen())
+        option = self._run_on_loop(chosen())
         return Estimate(option.seconds, option.accuracy, option.bound_s)
 
     def answer(self, request: Request) -> Reply[RoutedDetails]:
         terms = Terms(request.deadline_s, request.accuracy_floor)
-        return self._wait(self._one((request, self._sendable(request)), terms))
+        return self._run_on_loop(self._answer_one((request, self._upstream_feeds(request)), terms))
 
     # Below
 
@@ -242,18 +245,20 @@ class RoutedSession(Session[RoutedDetails]):
         self._stack.push_async_callback(cancel_and_wait, task)
         await upstreams.first_contacts()
 
-    def _asked(self, value: Any, pair: str | None = None) -> tuple[Request, Mapping[str, np.ndarray] | None]:
+    def _read_value(
+        self, value: Any, pair: str | None = None
+    ) -> tuple[Request, Mapping[str, np.ndarray] | None]:
         """The request of a value, and the feeds for upstreams; None for pairs, which the protocol lacks."""
         if isinstance(value, Mapping):
             request = self.local.request(value)
-            return request, self._sendable(request)
+            return request, self._upstream_feeds(request)
         if not isinstance(self.local, TextSession):
             raise InputError(f"{self.name} reads arrays: give feeds by name, such as run() takes.")
         encoded = self.local.encode(value, pair)
         request = Request(encoded.n_tokens, tensors={"ids": encoded.ids, "types": encoded.types})
-        return request, {"text": as_bytes(value)} if pair is None else self._sendable(request)
+        return request, {"text": as_bytes(value)} if pair is None else self._upstream_feeds(request)
 
-    def _sendable(self, request: Request) -> Mapping[str, np.ndarray] | None:
+    def _upstream_feeds(self, request: Request) -> Mapping[str, np.ndarray] | None:
         """The feeds of a request for upstreams; None if the protocol cannot carry them."""
         if request.text is not None:
             return {"text": as_bytes(request.text)}
@@ -264,18 +269,18 @@ class RoutedSession(Session[RoutedDetails]):
             return None
         return {"ids": np.asarray(request.tensors["ids"], np.int64).reshape(1, -1)}
 
-    async def _all(
+    async def _answer_all(
         self, asked: Sequence[tuple[Request, Mapping[str, np.ndarray] | None]], terms: Terms
     ) -> list[Reply[RoutedDetails]]:
         async def one_of(one: tuple[Request, Mapping[str, np.ndarray] | None]) -> Reply[RoutedDetails]:
             async with self._texts:
-                return await self._one(one, terms)
+                return await self._answer_one(one, terms)
 
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(one_of(one)) for one in asked]
         return [task.result() for task in tasks]
 
-    async def _one(
+    async def _answer_one(
         self, asked: tuple[Request, Mapping[str, np.ndarray] | None], terms: Terms
     ) -> Reply[RoutedDetails]:
         start_s, clock_s = time.perf_counter(), self._node.clock()
@@ -298,7 +303,7 @@ class RoutedSession(Session[RoutedDetails]):
         )
         about: dict[str, Attribute] = {"pliant.node": self._node.name, "pliant.length": given.length}
         try:
-            with hop(current_headers(), self._node.model, self._tracer, "request", about):
+            with enter_request(current_headers(), self._node.model, self._tracer, "request", about):
                 answer = await self._node.dispatcher.answer(inquiry)
         except NodeError as error:
             if isinstance(error.__cause__, DeadlineError):
@@ -346,7 +351,7 @@ class RoutedSession(Session[RoutedDetails]):
     def _reply(self, request: Request) -> Reply[RoutedDetails]:
         return self.answer(request)
 
-    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+    def _run_on_loop(self, work: Coroutine[Any, Any, T]) -> T:
         """Run `work` on the event loop and return its result; an interrupted caller cancels it.
 
         Raises InputError after `close`, and in a forked child, where the loop does not run.

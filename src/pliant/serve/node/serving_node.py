@@ -26,10 +26,10 @@ from pliant.serve.answers.answer_energy import AnswerEnergy
 from pliant.serve.answers.dispatch import Dispatcher
 from pliant.serve.answers.explain_choice import Explanation, explain
 from pliant.serve.answers.gather import gather
-from pliant.serve.answers.local_endpoint import LocalEndpoint
 from pliant.serve.answers.metrics import GaugeValue, Metrics
 from pliant.serve.answers.model_statistics import ModelStatistics
 from pliant.serve.answers.routed_request import RoutedRequest
+from pliant.serve.answers.session_endpoint import SessionEndpoint
 from pliant.serve.http.limits import Limits
 from pliant.serve.page.answer_feed import AnswerFeed
 from pliant.serve.protocol.idempotency import IdempotencyCache
@@ -41,7 +41,7 @@ from pliant.serve.protocol.inference import (
     write_reply,
 )
 from pliant.serve.protocol.pending_request import LEAST_S, PendingRequest
-from pliant.serve.protocol.row_requests import joined, row_body
+from pliant.serve.protocol.row_requests import join_replies, write_row
 from pliant.serve.telemetry.request_context import ServedModel, own_id
 from pliant.serve.upstream.upstreams import REQUEST_HEADER, Upstreams
 
@@ -133,24 +133,24 @@ class ServingNode:
         self.model = ServedModel(served.name, model_version, served.identity or "")
         about = (router.name, model_version, self.model.identity, served.platform, version or "")
         self.metrics.info.labels(*about).set(1)
-        common = (self.metrics, self._refitted, clock)
+        common = (self.metrics, self._on_refit, clock)
         self._memory = memory
         queued = admission or Admission(queue, clock)
         self._own_admissions = [] if admission else [queued]
-        here = {LOCAL: LocalEndpoint(served, router, queued, *common, energy=energy)}
+        here = {LOCAL: SessionEndpoint(served, router, queued, *common, energy=energy)}
         if cluster is not None:
             self._check_same(cluster)
             router.endpoint(CLUSTER, watts=energy.most_W())
             admission = Admission(queue, clock)
             self._own_admissions.append(admission)
-            here[CLUSTER] = LocalEndpoint(cluster, router, admission, *common, CLUSTER, energy)
+            here[CLUSTER] = SessionEndpoint(cluster, router, admission, *common, CLUSTER, energy)
         for target in here:
             self.metrics.begin(target, is_upstream=False)
         self.local = here[LOCAL]
         self.sessions = (served,) if cluster is None else (served, cluster)
         self.feed = feed or AnswerFeed(clock)
         self.dispatcher = Dispatcher(router, here, self.metrics, self.signature, clock)
-        self._once: IdempotencyCache[InferResponse] = IdempotencyCache(
+        self._idempotency: IdempotencyCache[InferResponse] = IdempotencyCache(
             clock, lambda answer: len(answer.body.content)
         )
 
@@ -189,7 +189,7 @@ class ServingNode:
         n = given.length
         if n > served.max_length:
             raise InputError(f"the input has length {n}; at most {served.max_length} is read.")
-        asked = self._inquiry(call, request, given, start_s)
+        asked = self._route_request(call, request, given, start_s)
         target, outcome, kept = LOCAL, "failed", ""
         self.n_open += 1
         try:
@@ -197,9 +197,9 @@ class ServingNode:
                 answer = await self._answer(asked)
             else:  # an equal id with another body is another request
                 key = f"{call.id} {len(call.body)} {hash(call.body)}"
-                answer = await self._once(key, lambda: self._answer(asked))
+                answer = await self._idempotency(key, lambda: self._answer(asked))
             target, outcome = answer.target, "ok"
-            kept = "late" if asked.wish.met(self.clock()) is False else "met"
+            kept = "late" if asked.pending.met(self.clock()) is False else "met"
         except BudgetError:
             outcome = "refused"
             raise
@@ -214,10 +214,10 @@ class ServingNode:
         finally:
             self.n_open -= 1
             self.statistics.add(outcome == "ok", self.clock() - start_s)
-            self.metrics.of(self.metrics.requests, target, outcome).inc()
-            self.metrics.of(self.metrics.request_seconds, target).observe(self.clock() - start_s)
-            if not asked.wish.is_free:
-                self.metrics.of(self.metrics.attainment, target, kept or outcome).inc()
+            self.metrics.child(self.metrics.requests, target, outcome).inc()
+            self.metrics.child(self.metrics.request_seconds, target).observe(self.clock() - start_s)
+            if not asked.pending.has_no_terms:
+                self.metrics.child(self.metrics.attainment, target, kept or outcome).inc()
         self._count(call, answer)
         return answer
 
@@ -229,7 +229,7 @@ class ServingNode:
             left = terms
             if terms.deadline_s is not None:
                 left = replace(terms, deadline_s=max(terms.deadline_s + start_s - self.clock(), LEAST_S))
-            body = row_body(request, row, self.signature, left)
+            body = write_row(request, row, self.signature, left)
             id = None if call.id is None else f"{call.id[-56:]}-{row}"
             one = replace(call, body=body.content, header_bytes=body.header_bytes, id=id, waited_s=0.0)
             return self.infer(one)
@@ -240,7 +240,7 @@ class ServingNode:
         accuracies = [one.accuracy for one in found if one.accuracy is not None]
         nodes, targets = {one.node for one in found}, {one.target for one in found}
         return InferResponse(
-            joined(request, [one.body for one in found], self.signature),
+            join_replies(request, [one.body for one in found], self.signature),
             targets.pop() if len(targets) == 1 else LOCAL,
             nodes.pop() if len(nodes) == 1 else self.name,
             spent,
@@ -248,7 +248,7 @@ class ServingNode:
             min(accuracies) if len(accuracies) == len(found) else None,
         )
 
-    def allow(self, queue: int) -> None:
+    def limit_queue(self, queue: int) -> None:
         """Change the queue limit of each endpoint."""
         self._queue = max(1, queue)
         for admission in self._own_admissions:
@@ -256,17 +256,17 @@ class ServingNode:
         if self.upstreams is not None:
             self.upstreams.slots.most = queue
 
-    def statistics_shown(self) -> dict[str, Any]:
+    def protocol_statistics(self) -> dict[str, Any]:
         """The model's statistics in the protocol's form."""
-        return self.statistics.shown(self.model.name, self.model.version, self.metrics.registry)
+        return self.statistics.to_protocol(self.model.name, self.model.version, self.metrics.registry)
 
     def _count(self, call: InferCall, answer: InferResponse) -> None:
         """Count the bytes and accuracy of an answer."""
         target = answer.target
-        self.metrics.of(self.metrics.client_bytes, target, "in").inc(len(call.body))
-        self.metrics.of(self.metrics.client_bytes, target, "out").inc(len(answer.body.content))
+        self.metrics.child(self.metrics.client_bytes, target, "in").inc(len(call.body))
+        self.metrics.child(self.metrics.client_bytes, target, "out").inc(len(answer.body.content))
         if answer.accuracy is not None:
-            self.metrics.of(self.metrics.accuracy, target).observe(answer.accuracy)
+            self.metrics.child(self.metrics.accuracy, target).observe(answer.accuracy)
 
     def heard_of(self, route: RouteMessage, listener: Listener | None) -> None:
         """Record a request or ping of another node, which gets change notifications at `listener`."""
@@ -304,19 +304,19 @@ class ServingNode:
                 f"{self.signature.name} with {[p.name for p in self.signature.outputs]}: open the same model."
             )
 
-    def _refitted(self) -> None:
+    def _on_refit(self) -> None:
         if self.upstreams is not None:
             self.upstreams.changed()
 
     async def _answer(self, asked: RoutedRequest) -> InferResponse:
-        found = await self.feed.watched(asked, self.dispatcher.answer)
+        found = await self.feed.record_request(asked, self.dispatcher.answer)
         body = found.content
         if not isinstance(body, InferBody):
-            body = write_reply(asked.request, body.outputs, self.signature, found.said)
-        spent, length = found.spent, asked.wish.length
+            body = write_reply(asked.request, body.outputs, self.signature, found.parameters)
+        spent, length = found.spent, asked.pending.length
         return InferResponse(body, found.target, found.node, spent, length, found.accuracy)
 
-    def _inquiry(
+    def _route_request(
         self, call: InferCall, request: InferRequest, given: Request, start_s: float
     ) -> RoutedRequest:
         """The request with its terms: those of its source, if another node forwarded it."""
@@ -331,9 +331,9 @@ class ServingNode:
         elif route is not None:
             objective = route.wanted or objective
         due_s = None if terms.deadline_s is None else start_s + terms.deadline_s
-        wish = PendingRequest(given, due_s, terms.accuracy_floor, bool(terms.best_effort), call.client)
+        pending = PendingRequest(given, due_s, terms.accuracy_floor, bool(terms.best_effort), call.client)
         id, body = call.id or own_id(), InferBody(call.body, call.header_bytes)
-        return RoutedRequest(request, wish, self._trail(call), id, lambda: body, route, objective)
+        return RoutedRequest(request, pending, self._trail(call), id, lambda: body, route, objective)
 
     def _trail(self, call: InferCall) -> Trail:
         """The path of the request including this node. Raises NodeError for a loop."""

@@ -49,7 +49,7 @@ from pliant.serve.access.security import (
     Tokens,
     check_discovery,
     check_exposure,
-    warn_in_clear,
+    warn_unencrypted,
 )
 from pliant.serve.answers.admission import MOST_WORKERS, Admission
 from pliant.serve.answers.answer_energy import AnswerEnergy
@@ -64,7 +64,7 @@ from pliant.serve.repository.model_entry import (
     ModelEntry,
     ModelKey,
     OpenModel,
-    given_entry,
+    session_entry,
 )
 from pliant.serve.telemetry.service_manager import service_manager
 from pliant.serve.telemetry.tracing import Tracer, make_tracer
@@ -152,7 +152,7 @@ async def serve(
     other models, `beside`, are served at the same address and take turns; `memory` is their shared budget.
     """
     every = (served, *beside)
-    entries = [given_entry(one, cluster if one is served else None) for one in every]
+    entries = [session_entry(one, cluster if one is served else None) for one in every]
     try:
         await serve_models(options, entries, on_start, memory)
     finally:
@@ -181,7 +181,7 @@ async def serve_models(
     if options.discovers:
         check_discovery(options.listen, options.peer_tokens, options.is_insecure)
     credentials = Credentials(tokens, options.token_files, options.tls)
-    warn_in_clear(options.listen, tokens, options.tls)
+    warn_unencrypted(options.listen, tokens, options.tls)
     sock = bind(options.listen)
     listen = ListenAddress(options.listen.host, sock.getsockname()[1])
     url = f"{'http' if credentials.server_tls is None else 'https'}://{listen}"
@@ -198,7 +198,7 @@ async def serve_models(
             asks_certificate=options.tls.client_ca is not None,
             is_local=options.listen.is_loopback and not options.is_insecure,
         )
-        credentials.on_change.append(lambda: access.accept(credentials.tokens))
+        credentials.on_change.append(lambda: access.replace_tokens(credentials.tokens))
         reloads = Reloads()
         reloads.add(credentials.reload)
         open_.enter_context(reloads.on_hangup())
@@ -228,13 +228,13 @@ async def serve_models(
         manager = service_manager(child_environment())
 
         def drain() -> None:
-            manager.tell("STOPPING=1")
+            manager.notify("STOPPING=1")
             repository.drain()
             for live in repository.live:
                 open_.push_async_callback(asyncio.wait, [loop.create_task(live.withdraw())])
 
         def refused(status: int) -> None:
-            paths.front.metrics.refused(status)
+            paths.front.metrics.count_refusal(status)
 
         def server_tls() -> ssl.SSLContext | None:
             return credentials.server_tls
@@ -245,7 +245,7 @@ async def serve_models(
 
         def say_ready() -> None:
             on_start(url, paths.front, server.stop)
-            manager.tell("READY=1", f"STATUS=serves at {url}")
+            manager.notify("READY=1", f"STATUS=serves at {url}")
 
         started = _when_started(server, say_ready)
         for work in (started, manager.keep_alive(), credentials.watch()):
@@ -259,7 +259,7 @@ async def serve_models(
 
             service = GrpcService(repository, paths.front, access, options.limits, tracer)
             paths.front.grpc = await open_.enter_async_context(
-                serve_grpc(options.grpc, service, lambda: credentials.shown, options.limits)
+                serve_grpc(options.grpc, service, lambda: credentials.key_pair, options.limits)
             )
         await server.serve([sock])
 
@@ -359,7 +359,7 @@ async def connect_node(
         options.upstreams,
         node.served.name,
         options.address,
-        credentials.tokens.shown_upstream,
+        credentials.tokens.upstream_token,
         node.probe,
         node.metrics,
         options.limits,
@@ -369,7 +369,7 @@ async def connect_node(
 
     def changed() -> None:
         client.renew(credentials.client_tls)
-        upstreams.show(credentials.tokens.shown_upstream)
+        upstreams.replace_token(credentials.tokens.upstream_token)
 
     credentials.on_change.append(changed)
     stack.callback(credentials.on_change.remove, changed)

@@ -119,13 +119,13 @@ class AnswerFeed:
                     self._events.clear()
                     self._records.clear()
 
-    def since(self, number: int) -> list[AnswerEvent]:
+    def events_since(self, number: int) -> list[AnswerEvent]:
         """The events after `number` that are still kept, oldest first."""
         with self._lock:
             n_new = min(self._n - number, len(self._events))
             return list(islice(self._events, len(self._events) - n_new, None)) if n_new > 0 else []
 
-    def record(self, number: int) -> AnswerRecord | None:
+    def find_record(self, number: int) -> AnswerRecord | None:
         """The record of an answer; None if it is no longer kept."""
         with self._lock:
             return next((one for one in reversed(self._records) if one.event.number == number), None)
@@ -136,7 +136,7 @@ class AnswerFeed:
         with self._lock:
             return next((one for one in reversed(self._records) if one.details is not None), None)
 
-    async def watched(
+    async def record_request(
         self, asked: RoutedRequest, answer: Callable[[RoutedRequest], Awaitable[RoutedAnswer]]
     ) -> RoutedAnswer:
         """Run `answer(asked)`, and record it if there are viewers. Raises the same errors."""
@@ -154,10 +154,10 @@ class AnswerFeed:
             end.outcome = "cancelled"
             raise
         finally:
-            self._ended(asked, end, at_s, start_s)
+            self._record_outcome(asked, end, at_s, start_s)
         return end.answer
 
-    def answered(self, reply: Reply[Any], text: str | None = None) -> None:
+    def record_reply(self, reply: Reply[Any], text: str | None = None) -> None:
         """Record an answer that a session just gave outside a node."""
         if not self.n_viewers:
             return
@@ -174,10 +174,10 @@ class AnswerFeed:
             reply.met,
             reply.accuracy,
         )
-        self._keep(AnswerRecord(event, None, reply.details, None, self._kept(text)))
+        self._keep(AnswerRecord(event, None, reply.details, None, self._trim_text(text)))
 
-    def _ended(self, asked: RoutedRequest, end: _Outcome, at_s: float, start_s: float) -> None:
-        now_s, wish, answer = self._clock(), asked.wish, end.answer
+    def _record_outcome(self, asked: RoutedRequest, end: _Outcome, at_s: float, start_s: float) -> None:
+        now_s, pending, answer = self._clock(), asked.pending, end.answer
         choice = None if answer is None else answer.choice
         content = None if answer is None else answer.content
         reply = content if isinstance(content, Reply) else None
@@ -185,21 +185,21 @@ class AnswerFeed:
             0,
             asked.id,
             at_s,
-            wish.length,
+            pending.length,
             LOCAL if answer is None else answer.target,
             end.outcome,
             now_s - start_s,
             0.0 if answer is None else answer.spent.waited_s,
             _deadline_s(asked, start_s),
-            None if end.outcome == "cancelled" else is_in_time(now_s, wish.due_s) and answer is not None,
+            None if end.outcome == "cancelled" else is_in_time(now_s, pending.due_s) and answer is not None,
             _accuracy(reply, choice),
-            wish.floor,
+            pending.floor,
             None if choice is None else choice.seconds,
             None if choice is None else choice.option.bound_s,
             None if answer is None else answer.node,
         )
         details = None if reply is None else reply.details
-        self._keep(AnswerRecord(event, choice, details, end.error, self._kept(_text_of(asked, wish))))
+        self._keep(AnswerRecord(event, choice, details, end.error, self._trim_text(_text_of(asked, pending))))
 
     def _keep(self, record: AnswerRecord) -> None:
         """Keep a record under the next number, unless the last viewer has left in the meantime."""
@@ -211,7 +211,7 @@ class AnswerFeed:
             self._events.append(event)
             self._records.append(replace(record, event=event))
 
-    def _kept(self, text: str | None) -> str | None:
+    def _trim_text(self, text: str | None) -> str | None:
         return text[:_LONGEST_TEXT] if self.keeps_texts and text is not None else None
 
 
@@ -224,16 +224,16 @@ def _accuracy(reply: Reply[Any] | None, choice: Choice | None) -> float | None:
 
 def _deadline_s(asked: RoutedRequest, start_s: float) -> float | None:
     """The deadline in the request, or else the time left when it was read, rounded to milliseconds."""
-    due_s, said_s = asked.wish.due_s, asked.request.terms.deadline_s
+    due_s, said_s = asked.pending.due_s, asked.request.terms.deadline_s
     if due_s is None or (said_s is not None and asked.is_source):
         return None if due_s is None else said_s
     return max(round(due_s - start_s, 3), 0.0)
 
 
-def _text_of(asked: RoutedRequest, wish: PendingRequest) -> str | None:
+def _text_of(asked: RoutedRequest, pending: PendingRequest) -> str | None:
     """The first text of a request; None if its inputs are arrays."""
-    if wish.request.text is not None:
-        return wish.request.text
+    if pending.request.text is not None:
+        return pending.request.text
     texts = asked.request.tensors.get("text")
     if texts is None or texts.dtype != np.object_ or not texts.size:
         return None

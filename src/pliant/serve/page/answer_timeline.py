@@ -131,7 +131,7 @@ class AnswerTimeline(msgspec.Struct, frozen=True):
     text: str | None
 
 
-def timeline_of(record: AnswerRecord) -> AnswerTimeline:
+def build_timeline(record: AnswerRecord) -> AnswerTimeline:
     """Build the timeline of a record."""
     event, choice = record.event, record.choice
     predicted, measured = tuple(_predicted(record)), tuple(_measured(record))
@@ -179,7 +179,7 @@ def _predicted(record: AnswerRecord) -> Iterator[Bar]:
     if choice is not None:
         work_s = choice.option.level.curve.at(event.length)
         start_s = max(choice.seconds - work_s, 0.0)
-        yield from _before(event, start_s)
+        yield from _waiting_bar(event, start_s)
         if not isinstance(details, PredictedDetails):
             yield Bar(_lane(event), "answer", "compute", start_s, start_s + work_s)
     if isinstance(details, PredictedDetails):
@@ -189,7 +189,7 @@ def _predicted(record: AnswerRecord) -> Iterator[Bar]:
 
 def _measured(record: AnswerRecord) -> Iterator[Bar]:
     event, details = record.event, record.details
-    yield from _before(event, event.waited_s)
+    yield from _waiting_bar(event, event.waited_s)
     if event.outcome != "ok":
         return
     if isinstance(details, TimedDetails):
@@ -203,7 +203,7 @@ def _measured(record: AnswerRecord) -> Iterator[Bar]:
         yield Bar(_lane(event), label, "compute", event.waited_s, event.seconds)
 
 
-def _before(event: AnswerEvent, seconds: float) -> Iterator[Bar]:
+def _waiting_bar(event: AnswerEvent, seconds: float) -> Iterator[Bar]:
     """The time before work begins: in the local queue, or on the network to and from another node."""
     if seconds > 0.0:
         yield Bar("queue", "way and queue" if _is_away(event) else "queue", "wait", 0.0, seconds)
@@ -226,7 +226,7 @@ def _bars(program: Program, spans: Sequence[Span], start_s: float) -> Iterator[B
     for span in spans[:_MOST_SPANS]:
         if span.state is SpanState.SKIPPED or span.step >= len(steps):
             continue
-        kind, label, layer, n_bytes = _shown(steps[span.step].work)
+        kind, label, layer, n_bytes = _describe_work(steps[span.step].work)
         yield Bar(
             span.lane,
             label,
@@ -239,7 +239,7 @@ def _bars(program: Program, spans: Sequence[Span], start_s: float) -> Iterator[B
         )
 
 
-def _shown(work: Work) -> tuple[str, str, int | None, int | None]:
+def _describe_work(work: Work) -> tuple[str, str, int | None, int | None]:
     """Kind, label, layer and bytes of a step's work."""
     match work:
         case Compute(kernel=kernel, layer=layer):

@@ -109,24 +109,24 @@ class EventStream:
         self._n_frames = 0
         self._next_s = self._clock()
         self._shown = b""
-        self._looking: asyncio.Task[bytes] | None = None
+        self._picture_task: asyncio.Task[bytes] | None = None
 
     def _make_frame(self) -> None:
         """Build the frame of events since the last one, for all viewers."""
         self._next_s = self._clock() + PERIOD_S
         self._n_frames += 1
         is_new_model = self._feeds.follow()
-        if self._looking is None and (is_new_model or self._n_frames % _PICTURE_EVERY == 0):
-            self._looking = asyncio.create_task(self._picture())
+        if self._picture_task is None and (is_new_model or self._n_frames % _PICTURE_EVERY == 0):
+            self._picture_task = asyncio.create_task(self._picture())
         frame = b""
-        if self._looking is not None and self._looking.done():
-            picture, self._looking = self._looking.result(), None
+        if self._picture_task is not None and self._picture_task.done():
+            picture, self._picture_task = self._picture_task.result(), None
             if picture != self._shown:
                 self._shown = picture
                 frame = _event("picture", picture)
         if self._n_frames % _NUMBERS_EVERY == 0:
             frame += self._numbers()
-        if batches := self._feeds.news():
+        if batches := self._feeds.take_answers():
             frame += _event("answers", msgspec.json.encode(batches))
         self._frames.append(frame)
 
@@ -149,31 +149,31 @@ class _Feeds:
 
     def __init__(self, nodes: Callable[[], Sequence[ServingNode]]) -> None:
         self._nodes = nodes
-        self._looks: dict[ServingNode, tuple[ExitStack, int]] = {}
+        self._views: dict[ServingNode, tuple[ExitStack, int]] = {}
 
     def close(self) -> None:
-        for looks, _number in self._looks.values():
-            looks.close()
-        self._looks.clear()
+        for view, _number in self._views.values():
+            view.close()
+        self._views.clear()
 
     def follow(self) -> bool:
         """Follow new nodes and drop removed ones; returns whether there were any."""
         now = set(self._nodes())
-        gone, new = self._looks.keys() - now, now - self._looks.keys()
+        gone, new = self._views.keys() - now, now - self._views.keys()
         for node in gone:
-            self._looks.pop(node)[0].close()
+            self._views.pop(node)[0].close()
         for node in new:
-            looks = ExitStack()
-            looks.enter_context(node.feed.viewed())
-            self._looks[node] = looks, node.feed.last
+            view = ExitStack()
+            view.enter_context(node.feed.viewed())
+            self._views[node] = view, node.feed.last
         return bool(gone or new)
 
-    def news(self) -> list[ModelAnswers]:
+    def take_answers(self) -> list[ModelAnswers]:
         """The answers since the last call."""
         found = []
-        for node, (looks, number) in self._looks.items():
-            if answers := node.feed.since(number):
-                self._looks[node] = looks, answers[-1].number
+        for node, (view, number) in self._views.items():
+            if answers := node.feed.events_since(number):
+                self._views[node] = view, answers[-1].number
                 found.append(ModelAnswers(node.served.name, node.run, [_row(one) for one in answers]))
         return found
 

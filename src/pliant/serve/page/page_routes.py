@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 from pliant.errors import InputError, NodeError
 from pliant.route.choice.request_terms import Terms
 from pliant.serve.node.serving_node import ServingNode
-from pliant.serve.page.answer_timeline import timeline_of
+from pliant.serve.page.answer_timeline import build_timeline
 from pliant.serve.page.event_stream import EventStream, PageProcess
 from pliant.serve.page.node_picture import outlook
 from pliant.serve.page.page_files import INDEX, answer_file
@@ -70,10 +70,10 @@ class _Page:
         """The timeline of an answer that is still kept."""
         node, text = self._node(request), request.query_params.get("number", "")
         number = int(text) if text.isascii() and text.isdigit() and len(text) < 16 else 0
-        record = node.feed.record(number)
+        record = node.feed.find_record(number)
         if record is None:
             raise NodeError(f"answer {text[:16]!r} is not kept; choose a later one.", status=404)
-        return _json(timeline_of(record))
+        return _json(build_timeline(record))
 
     async def outlook(self, request: Request) -> Response:
         terms = Terms(_number(request, "deadline_s"), _number(request, "accuracy_floor"))

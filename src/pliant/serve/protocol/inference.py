@@ -90,7 +90,7 @@ class _Request(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class _ReceivedInput:
+class _RawInput:
     """An input as received: everything but `data` is decoded."""
 
     name: str
@@ -145,12 +145,12 @@ def read_request(
     the model does not accept; long parts are refused before they are decoded, since decoding blocks the event
     loop.
     """
-    head, tail = _divided(body, n_json)
+    head, tail = _split_body(body, n_json)
     try:
         request = _REQUEST.decode(head)
         inputs = _inputs(request.inputs, limits)
-        parameters = _decoded(request.parameters, "parameters", _PARAMETERS, limits)
-        outputs = _decoded(request.outputs, "outputs", _OUTPUTS, limits)
+        parameters = _decode_part(request.parameters, "parameters", _PARAMETERS, limits)
+        outputs = _decode_part(request.outputs, "outputs", _OUTPUTS, limits)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"the request is not a valid inference request in JSON: {error}.") from error
     _check_names(inputs, model)
@@ -166,7 +166,7 @@ def read_request(
         tensors[given.name] = _tensor(ports[given.name], given, payload)
     if len(tail):
         raise InputError(f"{len(tail)} bytes follow the last binary tensor; give their `binary_data_size`.")
-    wanted, terms = _wanted(outputs, parameters, model), read_terms(parameters)
+    wanted, terms = _requested_outputs(outputs, parameters, model), read_terms(parameters)
     return InferRequest(request.id, tensors, wanted, terms, _n_rows(inputs, model))
 
 
@@ -193,19 +193,19 @@ def write_reply(
     return InferBody(b"".join((head, *tail)), len(head)) if tail else InferBody(head, None)
 
 
-def with_parameters(body: InferBody, said: Mapping[str, object]) -> InferBody:
+def with_parameters(body: InferBody, parameters: Mapping[str, object]) -> InferBody:
     """Add parameters to a checked response."""
-    if not said:
+    if not parameters:
         return body
-    head, tail = _divided(body.content, body.header_bytes)
+    head, tail = _split_body(body.content, body.header_bytes)
     reply = _REPLY.decode(head)
-    head = _ENCODER.encode(structs.replace(reply, parameters={**reply.parameters, **said}))
+    head = _ENCODER.encode(structs.replace(reply, parameters={**reply.parameters, **parameters}))
     return InferBody(head + bytes(tail), None if body.header_bytes is None else len(head))
 
 
 def answer_of(body: InferBody) -> tuple[_Reply, memoryview]:
     """Return a response's head and tensor bytes. Raises InputError for invalid JSON."""
-    head, tail = _divided(body.content, body.header_bytes)
+    head, tail = _split_body(body.content, body.header_bytes)
     try:
         return _REPLY.decode(head), tail
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -257,7 +257,7 @@ def _check_answered(output: _ReplyOutput, port: Port, size: int | None) -> None:
         raise InputError(f"{output.name!r} was answered as {output.shape} in {size} bytes; expected {port}.")
 
 
-def _divided(body: bytes, n_bytes: int | None) -> tuple[bytes, memoryview]:
+def _split_body(body: bytes, n_bytes: int | None) -> tuple[bytes, memoryview]:
     if n_bytes is None:
         return body, memoryview(b"")
     if not 0 < n_bytes <= len(body):
@@ -265,16 +265,16 @@ def _divided(body: bytes, n_bytes: int | None) -> tuple[bytes, memoryview]:
     return body[:n_bytes], memoryview(body)[n_bytes:]
 
 
-def _inputs(given: msgspec.Raw, limits: Limits) -> list[_ReceivedInput]:
+def _inputs(given: msgspec.Raw, limits: Limits) -> list[_RawInput]:
     """Decode the inputs. Raises InputError for too many, and msgspec's errors."""
     read = structs.astuple(msgspec.json.decode(given, type=_array_of_inputs(limits.n_tensors)))
-    return [_given(tensor, limits) for tensor in read if tensor is not msgspec.UNSET]
+    return [_read_input(tensor, limits) for tensor in read if tensor is not msgspec.UNSET]
 
 
-def _given(tensor: _Input, limits: Limits) -> _ReceivedInput:
-    shape = _decoded(tensor.shape, "shape", _SHAPE, limits)
-    parameters = _decoded(tensor.parameters, "parameters", _PARAMETERS, limits)
-    return _ReceivedInput(tensor.name, tuple(shape), tensor.datatype, parameters, tensor.data)
+def _read_input(tensor: _Input, limits: Limits) -> _RawInput:
+    shape = _decode_part(tensor.shape, "shape", _SHAPE, limits)
+    parameters = _decode_part(tensor.parameters, "parameters", _PARAMETERS, limits)
+    return _RawInput(tensor.name, tuple(shape), tensor.datatype, parameters, tensor.data)
 
 
 @cache
@@ -284,7 +284,7 @@ def _array_of_inputs(most: int) -> type[msgspec.Struct]:
     return msgspec.defstruct("Inputs", fields, array_like=True, forbid_unknown_fields=True)
 
 
-def _decoded(given: msgspec.Raw, name: str, decoder: msgspec.json.Decoder[T], limits: Limits) -> T:
+def _decode_part(given: msgspec.Raw, name: str, decoder: msgspec.json.Decoder[T], limits: Limits) -> T:
     """Decode the part called `name`. Raises InputError if it is invalid or too long."""
     n_bytes = memoryview(given).nbytes
     if n_bytes > limits.head_bytes:
@@ -295,7 +295,7 @@ def _decoded(given: msgspec.Raw, name: str, decoder: msgspec.json.Decoder[T], li
         raise InputError(f"`{name}` cannot be read: {error}.") from error
 
 
-def _check_names(given: list[_ReceivedInput], model: Signature) -> None:
+def _check_names(given: list[_RawInput], model: Signature) -> None:
     names = [tensor.name for tensor in given]
     if len(set(names)) == len(names) and frozenset(names) in model.alternatives:
         return
@@ -303,7 +303,7 @@ def _check_names(given: list[_ReceivedInput], model: Signature) -> None:
     raise InputError(f"{model.name} takes {ways}; the request brings {', '.join(names) or 'nothing'}.")
 
 
-def _payload(given: _ReceivedInput, tail: memoryview) -> tuple[memoryview | None, memoryview]:
+def _payload(given: _RawInput, tail: memoryview) -> tuple[memoryview | None, memoryview]:
     """Return the tensor's bytes (None if it is JSON) and the remaining bytes."""
     unsupported = [name for name in _UNSUPPORTED if name in given.parameters]
     if unsupported:
@@ -320,7 +320,7 @@ def _payload(given: _ReceivedInput, tail: memoryview) -> tuple[memoryview | None
     return tail[:size], tail[size:]
 
 
-def _n_rows(inputs: list[_ReceivedInput], model: Signature) -> int:
+def _n_rows(inputs: list[_RawInput], model: Signature) -> int:
     """The number of rows of a request. Raises InputError if its tensors disagree."""
     found = {given.shape[0] for given in inputs} if model.is_batchable else {1}
     if len(found) > 1:
@@ -328,9 +328,7 @@ def _n_rows(inputs: list[_ReceivedInput], model: Signature) -> int:
     return found.pop()
 
 
-def _check_shape(
-    port: Port, given: _ReceivedInput, model: Signature, limits: Limits, max_length: int | None
-) -> None:
+def _check_shape(port: Port, given: _RawInput, model: Signature, limits: Limits, longest: int | None) -> None:
     shape = given.shape
     if model.is_batchable and shape and 1 < shape[0] <= limits.n_rows:
         shape = (1, *shape[1:])
@@ -344,15 +342,15 @@ def _check_shape(
             f"{list(model.shown_shape(port))}{_at_most(model, limits)}."
         )
     length = prod(n for n, dim in zip(shape, port.dims or (), strict=False) if not isinstance(dim, int))
-    if max_length is not None and length > max_length:
-        raise InputError(f"the input has length {length} in {port.name!r}; at most {max_length} is read.")
+    if longest is not None and length > longest:
+        raise InputError(f"the input has length {length} in {port.name!r}; at most {longest} is read.")
 
 
 def _at_most(model: Signature, limits: Limits) -> str:
     return f" with at most {limits.n_rows} rows" if model.is_batchable else ""
 
 
-def _check_elements(given: _ReceivedInput, n_decoded: int, limits: Limits) -> None:
+def _check_elements(given: _RawInput, n_decoded: int, limits: Limits) -> None:
     """Check the number of elements: fixed dimensions do not count as length, but may be large."""
     if n_decoded > limits.n_elements:
         raise InputError(
@@ -362,7 +360,7 @@ def _check_elements(given: _ReceivedInput, n_decoded: int, limits: Limits) -> No
         )
 
 
-def _tensor(port: Port, given: _ReceivedInput, payload: memoryview | None) -> np.ndarray:
+def _tensor(port: Port, given: _RawInput, payload: memoryview | None) -> np.ndarray:
     try:
         if payload is None:
             return read_json(port.dtype, given.shape, given.data)
@@ -378,7 +376,7 @@ def _fits(shape: tuple[int, ...], port: Port) -> bool:
     return is_near and all(not isinstance(d, int) or d == n for d, n in zip(port.dims, shape, strict=True))
 
 
-def _wanted(
+def _requested_outputs(
     outputs: list[_Output], parameters: Mapping[str, Any], model: Signature
 ) -> tuple[RequestedOutput, ...]:
     is_binary = parameters.get("binary_data_output", False)

@@ -56,10 +56,10 @@ def read_json(dtype: str, shape: tuple[int, ...], data: msgspec.Raw) -> np.ndarr
             raise InputError(
                 f"`data` does not fit a shape of {list(shape)}, or its elements {DATATYPES[dtype]}: {error}."
             ) from error
-        flat = _flattened(data, shape, wanted)
+        flat = _flatten(data, shape, wanted)
     _check_count(len(flat), shape)
     if dtype == "bytes":
-        return _objects([_encoded(text) for text in flat], shape)
+        return _objects([_encode_text(text) for text in flat], shape)
     try:
         with np.errstate(over="raise"):
             return np.array(flat, numpy_dtype(dtype)).reshape(shape)
@@ -106,7 +106,7 @@ def write_bytes(array: np.ndarray, dtype: str) -> bytes:
     return array.tobytes()
 
 
-def _flattened(data: msgspec.Raw, shape: tuple[int, ...], wanted: Any) -> list[Any]:
+def _flatten(data: msgspec.Raw, shape: tuple[int, ...], wanted: Any) -> list[Any]:
     """Flatten nested lists. Raises InputError if they do not have the given shape."""
     nested: Any = wanted
     for _ in range(len(shape) - 1):
@@ -172,7 +172,7 @@ def _length(element: bytes) -> bytes:
     return len(element).to_bytes(_PREFIX_BYTES, "little")
 
 
-def _encoded(text: str) -> bytes:
+def _encode_text(text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:

@@ -33,7 +33,7 @@ class PendingRequest:
         return self.request.length
 
     @property
-    def is_free(self) -> bool:
+    def has_no_terms(self) -> bool:
         """Whether the request has no terms: any time, the best accuracy."""
         return self.due_s is None and self.floor is None
 
@@ -57,7 +57,7 @@ class PendingRequest:
             left_s = min(left_s, self.most_s)
         return replace(self.request, deadline_s=left_s, accuracy_floor=self.floor)
 
-    def passed_on(self, now_s: float, way_s: float) -> Terms:
+    def forwarded_terms(self, now_s: float, way_s: float) -> Terms:
         """The terms for another node with a round trip of `way_s`."""
         left_s = None if self.due_s is None else max(self.left_s(now_s) - way_s, LEAST_S)
         return Terms(left_s, self.floor, self.best_effort or None)

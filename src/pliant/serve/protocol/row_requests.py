@@ -19,14 +19,14 @@ _CUTS = ("none", "trained", "measured", "untrained")
 """Reasons for left-out layers, from the best known accuracy to the least known."""
 
 
-def row_body(request: InferRequest, row: int, model: Signature, terms: Terms) -> InferBody:
+def write_row(request: InferRequest, row: int, model: Signature, terms: Terms) -> InferBody:
     """The request body of one row, with binary outputs and `terms`."""
     tensors = {name: array[row : row + 1] for name, array in request.tensors.items()}
     outputs = tuple(replace(wanted, is_binary=True) for wanted in request.outputs)
     return write_request(replace(request, tensors=tensors, outputs=outputs), model, terms)
 
 
-def joined(request: InferRequest, answers: Sequence[InferBody], model: Signature) -> InferBody:
+def join_replies(request: InferRequest, answers: Sequence[InferBody], model: Signature) -> InferBody:
     """Join the responses of all rows, in order, into the response of `request`.
 
     Raises InputError if rows have different shapes, which is possible for a model with another open
@@ -40,10 +40,10 @@ def joined(request: InferRequest, answers: Sequence[InferBody], model: Signature
         if len({row.shape for row in rows}) > 1:
             raise InputError(f"the rows' {name!r} have different shapes; ask for one row at a time.")
         outputs[name] = np.concatenate(rows)
-    return write_reply(request, outputs, model, _said([said for _, said in read]))
+    return write_reply(request, outputs, model, _combined_parameters([said for _, said in read]))
 
 
-def _said(every: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _combined_parameters(every: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Combined parameters: the lowest accuracy, whether all were in time, total joules, the worst cut."""
     found: dict[str, Any] = {}
     for name, least in (("accuracy", min), ("met", all), ("energy_j", sum)):

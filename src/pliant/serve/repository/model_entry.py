@@ -91,7 +91,7 @@ class ModelEntry:
     is_initial: bool = True
 
 
-def given_entry(local: Session[Any], cluster: Session[Any] | None = None) -> ModelEntry:
+def session_entry(local: Session[Any], cluster: Session[Any] | None = None) -> ModelEntry:
     """An entry for open sessions: after it is unloaded it cannot be loaded again."""
     left = [OpenModel(local, cluster)]
 

@@ -21,7 +21,7 @@ from pliant.serve.repository.model_slot import (
     LiveNodes,
     ModelSlot,
     ModelState,
-    known_slots,
+    find_slots,
 )
 
 _LOG = logging.getLogger("pliant.serve")
@@ -88,7 +88,7 @@ class ModelRepository:
         rows = (IndexRow(one.key.name, one.key.version, one.state, one.reason) for one in every)
         return tuple(row for row in rows if not is_ready or row.state == "READY")
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         """Update the known models with the result of `find`; missing ones are dropped unless loaded.
 
         Raises PliantError.
@@ -109,7 +109,7 @@ class ModelRepository:
 
         Models that do not fit beside the previous ones are loaded on their first request.
         """
-        await self.look()
+        await self.refresh()
         for slot in list(self._slots.values()):
             if not slot.entry.is_initial:
                 continue
@@ -128,9 +128,9 @@ class ModelRepository:
         BudgetError if memory is short, and PliantError if the model cannot be opened; in these cases nothing
         changes.
         """
-        await self.look()
-        slots = known_slots(self._slots, name, version)
-        await self._alone(lambda: _each(slots, self._load_if_other))
+        await self.refresh()
+        slots = find_slots(self._slots, name, version)
+        await self._run_exclusively(lambda: _each(slots, self._load_if_other))
 
     async def unload(self, name: str, version: str | None = None) -> None:
         """Unload a model, or all its versions, after its pending requests.
@@ -138,10 +138,10 @@ class ModelRepository:
         A model that is not loaded is not an error. Continues if the caller is cancelled. Raises NodeError
         (404).
         """
-        slots = known_slots(self._slots, name, version)
+        slots = find_slots(self._slots, name, version)
         for slot in slots:
             slot.is_wanted = False  # new requests are refused
-        await self._alone(lambda: _each(slots, self._unload))
+        await self._run_exclusively(lambda: _each(slots, self._unload))
 
     def lease(self, name: str, version: str | None = None, asked: Terms | None = None) -> "_Lease":
         """A context that keeps the model loaded for one request; the newest version if none is given.
@@ -157,7 +157,7 @@ class ModelRepository:
         slot = self.wanted(name, version)
         if asked is not None:
             self._check_time(slot, asked.over(slot.terms))
-        return await self._held(slot)
+        return await self._hold_slot(slot)
 
     async def configure(self, entries: Sequence[ModelEntry]) -> None:
         """Replace the models by `entries`: load new and changed ones, unload the others.
@@ -166,7 +166,7 @@ class ModelRepository:
         previous models stay.
         """
         wanted = {entry.key: entry for entry in _distinct(entries)}
-        await self._alone(lambda: self._configure(wanted))
+        await self._run_exclusively(lambda: self._configure(wanted))
 
     def is_served(self, name: str, version: str | None = None) -> bool:
         """Whether requests are served: the model is loaded, or a request would load it."""
@@ -193,13 +193,13 @@ class ModelRepository:
 
     def _matching(self, name: str, version: str | None) -> list[ModelSlot]:
         try:
-            return known_slots(self._slots, name, version)
+            return find_slots(self._slots, name, version)
         except NodeError:
             return []
 
     def wanted(self, name: str, version: str | None) -> ModelSlot:
         """The slot for a request. Raises NodeError: 404 for an unknown model, 503 if it is not loaded."""
-        known = known_slots(self._slots, name, version)
+        known = find_slots(self._slots, name, version)
         wanted = [slot for slot in known if slot.is_wanted]
         if not wanted:
             raise NodeError(
@@ -225,7 +225,7 @@ class ModelRepository:
         if slot.loading is None or slot.loading.done():
             slot.loading = self._task(self._load_for_waiters(slot))
 
-    async def _held(self, slot: ModelSlot) -> LiveModel:
+    async def _hold_slot(self, slot: ModelSlot) -> LiveModel:
         """The model, held for the caller; it is loaded if needed."""
         if slot.live is not None:
             slot.live.hold(self._clock())
@@ -248,13 +248,13 @@ class ModelRepository:
                     raise NodeError(f"the model {slot.key} was unloaded in the meantime.", status=503)
                 if slot.live is None:
                     await self._load(slot)
-                slot.hand_over(self._clock())
+                slot.hold_for_waiters(self._clock())
         except BudgetError as error:
-            slot.disappoint(NodeError(str(error), status=503))
+            slot.fail_waiters(NodeError(str(error), status=503))
         except PliantError as error:
-            slot.disappoint(error)
+            slot.fail_waiters(error)
         finally:
-            slot.disappoint(NodeError(f"the model {slot.key} could not be loaded.", status=503))
+            slot.fail_waiters(NodeError(f"the model {slot.key} could not be loaded.", status=503))
 
     def _task(self, work: Awaitable[None]) -> "asyncio.Task[None]":
         async def run() -> None:
@@ -274,7 +274,7 @@ class ModelRepository:
             finally:
                 await asyncio.to_thread(release_unused)
 
-    async def _alone(self, work: Callable[[], Awaitable[None]]) -> None:
+    async def _run_exclusively(self, work: Callable[[], Awaitable[None]]) -> None:
         """Run `work` exclusively; it continues if the caller is cancelled."""
 
         async def run() -> None:
@@ -288,7 +288,7 @@ class ModelRepository:
     async def _load_if_other(self, slot: ModelSlot) -> None:
         if slot.live is None or not await asyncio.to_thread(slot.live.is_of, slot.entry):
             await self._load(slot)
-        slot.hand_over(self._clock())
+        slot.hold_for_waiters(self._clock())
 
     async def _unload(self, slot: ModelSlot) -> None:
         slot.is_wanted = False
@@ -323,7 +323,7 @@ class ModelRepository:
         for slot in evicted:
             try:
                 await self._load(slot, may_evict=False)
-                slot.hand_over(self._clock())
+                slot.hold_for_waiters(self._clock())
             except PliantError as error:
                 _LOG.warning("%s is loaded on its next request: %s", slot.key, error)
 

@@ -45,16 +45,16 @@ class ModelSlot:
         begun_s = now_s if self.loading_since_s is None else self.loading_since_s
         return max(self.load_s - (now_s - begun_s), 0.0)
 
-    def hand_over(self, now_s: float) -> None:
+    def hold_for_waiters(self, now_s: float) -> None:
         """Let waiting requests hold the model before it can be evicted again."""
         assert self.live is not None
-        for waiter in self._no_longer_waiting():
+        for waiter in self._take_waiters():
             self.live.hold(now_s)
             waiter.set_result(self.live)
 
-    def disappoint(self, error: Exception) -> None:
+    def fail_waiters(self, error: Exception) -> None:
         """Fail waiting requests with `error`."""
-        for waiter in self._no_longer_waiting():
+        for waiter in self._take_waiters():
             waiter.set_exception(error)
 
     def take_live(self, live: LiveModel) -> LiveModel | None:
@@ -71,7 +71,7 @@ class ModelSlot:
             await live.close()
         self.state, self.reason = "UNAVAILABLE", reason
 
-    def _no_longer_waiting(self) -> "list[asyncio.Future[LiveModel]]":
+    def _take_waiters(self) -> "list[asyncio.Future[LiveModel]]":
         waiting, self.waiters = [one for one in self.waiters if not one.done()], []
         return waiting
 
@@ -79,7 +79,7 @@ class ModelSlot:
 Slots = Mapping[ModelKey, ModelSlot]
 
 
-def known_slots(slots: Slots, name: str, version: str | None) -> list[ModelSlot]:
+def find_slots(slots: Slots, name: str, version: str | None) -> list[ModelSlot]:
     """All versions of a model, or the given one, oldest first. Raises NodeError (404)."""
     found = sorted((slot for key, slot in slots.items() if key.name == name), key=lambda slot: slot.key.age)
     if not found:

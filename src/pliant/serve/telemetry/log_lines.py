@@ -6,7 +6,7 @@ import sys
 import time
 from typing import Literal, TextIO, final
 
-from pliant.serve.telemetry.request_context import current
+from pliant.serve.telemetry.request_context import current_request
 
 LogFormat = Literal["text", "json"]
 _OF_LINES = ("request_id", "trace_id", "span_id", "model", "model_version", "identity")
@@ -20,7 +20,7 @@ class RequestFields(logging.Filter):
     """Adds the current request's fields to every record; empty outside requests."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        context = current()
+        context = current_request()
         values = ("",) * len(_OF_LINES)
         if context is not None:
             trace, identity = context.trace, context.identity[:_IDENTITY]

@@ -11,8 +11,8 @@ from pliant.serve.telemetry.request_context import (
     MODEL_VERSION,
     REQUEST_ID,
     ServedModel,
-    current,
-    hop,
+    current_request,
+    enter_request,
 )
 from pliant.serve.telemetry.trace_context import TRACEPARENT, TRACESTATE
 from pliant.serve.telemetry.tracing import Tracer
@@ -44,8 +44,8 @@ class ObservedApp:
         method, path = scope["method"], scope["path"]
         about = {"http.request.method": method, "url.path": path, "pliant.node": self._node}
         start_s, status = time.perf_counter(), 0
-        with hop(_read(scope), self._model, self._tracer, f"{method} {path}", about) as span:
-            context = current()
+        with enter_request(_read(scope), self._model, self._tracer, f"{method} {path}", about) as span:
+            context = current_request()
             assert context is not None
             said = (
                 (_REQUEST_ID, context.id.encode("latin-1")),
@@ -63,7 +63,7 @@ class ObservedApp:
             try:
                 await self._app(scope, receive, sending)
             finally:
-                span.tell({"http.response.status_code": status})
+                span.set_attributes({"http.response.status_code": status})
                 if status >= _FAILED or not status:
                     span.fail(f"status {status}" if status else "no answer")
                 if _LOG.isEnabledFor(logging.INFO):

@@ -37,7 +37,7 @@ class _OtelSpan:
         else:  # the provider creates no valid spans
             self.context = new_trace() if parent is None else parent.child()
 
-    def tell(self, attributes: Mapping[str, Attribute]) -> None:
+    def set_attributes(self, attributes: Mapping[str, Attribute]) -> None:
         self._span.set_attributes(attributes)
 
     def fail(self, why: str) -> None:
@@ -55,7 +55,7 @@ class OtelTracer:
     def span(
         self, name: str, kind: Kind, parent: TraceContext | None, attributes: Mapping[str, Attribute]
     ) -> Iterator[OpenSpan]:
-        span = self._tracer.start_span(name, _above(parent), _KINDS[kind], attributes)
+        span = self._tracer.start_span(name, _parent_context(parent), _KINDS[kind], attributes)
         with use_span(span, end_on_exit=True, record_exception=False):
             yield _OtelSpan(span, parent)
 
@@ -67,11 +67,13 @@ class OtelTracer:
         end_ns: int,
         attributes: Mapping[str, Attribute],
     ) -> None:
-        span = self._tracer.start_span(name, _above(parent), attributes=attributes, start_time=start_ns)
+        span = self._tracer.start_span(
+            name, _parent_context(parent), attributes=attributes, start_time=start_ns
+        )
         span.end(end_ns)
 
 
-def _above(parent: TraceContext | None) -> Context:
+def _parent_context(parent: TraceContext | None) -> Context:
     """The parent context of a new span; an empty context without `parent`."""
     if parent is None:
         return Context()

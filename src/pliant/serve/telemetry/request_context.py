@@ -47,7 +47,7 @@ class ServedModel:
     identity: str = ""
 
 
-def current() -> RequestContext | None:
+def current_request() -> RequestContext | None:
     """The request of this task or thread; None outside requests."""
     return _CURRENT.get()
 
@@ -65,7 +65,7 @@ def own_id() -> str:
 
 
 @contextmanager
-def hop(
+def enter_request(
     headers: Mapping[str, str],
     model: ServedModel,
     tracer: Tracer,
@@ -96,7 +96,7 @@ def hop(
 
 
 @contextmanager
-def asks_for(model: ServedModel) -> Iterator[None]:
+def set_model(model: ServedModel) -> Iterator[None]:
     """Set the model of the current request for log lines and responses."""
     context = _CURRENT.get()
     if context is None:
@@ -128,7 +128,7 @@ def inner_span(name: str, kind: Kind, attributes: Mapping[str, Attribute]) -> It
             _CURRENT.reset(token)
 
 
-def stages(n: int, endpoint: str, waited_s: float, spent_s: float) -> None:
+def record_stages(n: int, endpoint: str, waited_s: float, spent_s: float) -> None:
     """Record the spans of an answer that just ended: `waited_s` in the queue, then `spent_s` of work.
 
     `n` is the length of the input.

@@ -20,7 +20,7 @@ class ServiceManager:
     address: str | None = None
     watchdog_s: float | None = None
 
-    def tell(self, *states: str) -> None:
+    def notify(self, *states: str) -> None:
         """Send `states`, such as READY=1. Errors are ignored, such as a closed socket."""
         if self.address is None:
             return
@@ -35,7 +35,7 @@ class ServiceManager:
     async def keep_alive(self) -> None:
         """Notify the watchdog twice per interval, until cancelled: systemd restarts a hanging process."""
         while self.watchdog_s is not None:
-            self.tell("WATCHDOG=1")
+            self.notify("WATCHDOG=1")
             await asyncio.sleep(self.watchdog_s / 2)
 
 

@@ -21,7 +21,7 @@ class OpenSpan(Protocol):
         """The span's context for other processes."""
         ...
 
-    def tell(self, attributes: Mapping[str, Attribute]) -> None:
+    def set_attributes(self, attributes: Mapping[str, Attribute]) -> None:
         """Add attributes to the span."""
         ...
 
@@ -69,7 +69,7 @@ class _ContextSpan:
     def __exit__(self, *error: object) -> None:
         pass
 
-    def tell(self, attributes: Mapping[str, Attribute]) -> None:
+    def set_attributes(self, attributes: Mapping[str, Attribute]) -> None:
         pass
 
     def fail(self, why: str) -> None:

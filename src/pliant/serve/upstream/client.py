@@ -13,7 +13,7 @@ from typing import final
 from urllib.parse import urlsplit
 
 from pliant.errors import NodeError
-from pliant.serve.access.security import bearer, in_clear, is_in_clear
+from pliant.serve.access.security import bearer, is_unencrypted, unencrypted_warning
 from pliant.serve.http.limits import Limits
 from pliant.serve.http.raw_headers import HeaderTexts
 from pliant.serve.upstream.client_connection import ClientConnection, RawResponse
@@ -109,7 +109,7 @@ class Client:
         Raises NodeError (502, 504) without a valid one.
         """
         if token is not None:
-            self._warn_in_clear(url)
+            self._warn_unencrypted(url)
         try:
             async with asyncio.timeout(timeout_s):
                 return await self._call(method, url, {**headers, **bearer(token)}, body)
@@ -122,12 +122,12 @@ class Client:
                 f"the request to {url} failed: {error or type(error).__name__}.", status=502
             ) from error
 
-    def _warn_in_clear(self, url: str) -> None:
+    def _warn_unencrypted(self, url: str) -> None:
         """Warn once for each destination to which a token is sent unencrypted."""
         place = "{0.scheme}://{0.netloc}".format(urlsplit(url))
-        if place not in self._warned and len(self._warned) < _MOST_WARNED and is_in_clear(place):
+        if place not in self._warned and len(self._warned) < _MOST_WARNED and is_unencrypted(place):
             self._warned.add(place)
-            _LOG.warning(in_clear(place))
+            _LOG.warning(unencrypted_warning(place))
 
     def spare(self, url: str) -> None:
         """Prepare two connections to `url`: one for the next request, and one spare.
@@ -145,7 +145,7 @@ class Client:
     async def _open_spare(self, there: tuple[str, str]) -> None:
         try:
             async with asyncio.timeout(_OPENING_S):
-                connection = await self._opened(*there)
+                connection = await self._open_connection(*there)
         except (OSError, ssl.SSLError, UnicodeError):
             return
         finally:
@@ -178,12 +178,12 @@ class Client:
         connection = self._take(there)
         if connection is not None:
             try:
-                return await self._asked(connection, there, request)
+                return await self._exchange(connection, there, request)
             except ConnectionError:
                 pass
-        return await self._asked(await self._opened(scheme, netloc), there, request)
+        return await self._exchange(await self._open_connection(scheme, netloc), there, request)
 
-    async def _asked(
+    async def _exchange(
         self, connection: ClientConnection, there: tuple[str, str], request: bytes
     ) -> RawResponse:
         received = await connection.ask(request)
@@ -217,7 +217,7 @@ class Client:
             del self._kept[first]
             first.close()
 
-    async def _opened(self, scheme: str, netloc: str) -> ClientConnection:
+    async def _open_connection(self, scheme: str, netloc: str) -> ClientConnection:
         parts, limits = urlsplit(f"{scheme}://{netloc}"), self._limits
         tls = self._tls if scheme == "https" else None
         _, connection = await asyncio.get_running_loop().create_connection(

@@ -68,7 +68,7 @@ class DiscoveredUpstreams:
             self._forget(url)
             self._upstreams.remove(url)
 
-    def given(self, url: str) -> None:
+    def pin(self, url: str) -> None:
         """An operator adds `url`: announcements no longer affect it."""
         self._forget(url)
         self._barred.discard(url)

@@ -8,7 +8,7 @@ import msgspec
 
 from pliant.errors import NodeError
 from pliant.route.choice.request_terms import NO_TERMS, Terms
-from pliant.serve.access.security import bearer, in_clear, is_in_clear
+from pliant.serve.access.security import bearer, is_unencrypted, unencrypted_warning
 from pliant.serve.answers.explain_choice import Explanation
 from pliant.serve.upstream.client import checked_url
 
@@ -31,8 +31,8 @@ def request_explanation(
 
     `model` is one of the node's models; None for the first.
     """
-    if token is not None and is_in_clear(checked_url(url)):
-        _LOG.warning(in_clear(url))
+    if token is not None and is_unencrypted(checked_url(url)):
+        _LOG.warning(unencrypted_warning(url))
     asked = zip(EXPLAINED, (length, terms.deadline_s, terms.accuracy_floor, model), strict=True)
     try:
         response = httpx.get(

@@ -67,7 +67,7 @@ class UpstreamSlots:
             if not pending and self.router.has_room(upstream):
                 self.router.send(upstream, passage, start_s)
             else:
-                await self._turn(upstream, pending, passage, patience_s)
+                await self._wait_for_slot(upstream, pending, passage, patience_s)
             yield UpstreamSlot(passage, self.clock() - start_s)
         finally:
             self.router.leave(upstream, passage, self.clock())
@@ -81,7 +81,7 @@ class UpstreamSlots:
             if not pending.is_sent.done():
                 pending.is_sent.set_result(False)
 
-    async def _turn(
+    async def _wait_for_slot(
         self, upstream: str, pending: deque[_SlotWaiter], passage: QueueTicket, patience_s: float
     ) -> None:
         if len(pending) >= self.most:  # several requests were routed here at once

@@ -96,9 +96,7 @@ class Upstreams:
         identity: Identity = Identity(),  # noqa: B008 - frozen
     ) -> None:
         self._identity = identity
-        self.slots = UpstreamSlots(
-            router, clock, queue, lambda url, joules: metrics.joules.labels(url).inc(joules)
-        )
+        self.slots = UpstreamSlots(router, clock, queue, lambda url, j: metrics.joules.labels(url).inc(j))
         self._router, self._client, self._clock = router, client, clock
         self._address, self._token, self._probe = address, token, probe
         self._model, self._metrics, self._limits = model, metrics, limits
@@ -107,7 +105,7 @@ class Upstreams:
         self._broadcasts = Broadcasts(router.predecessors, client, identity, metrics)
         self._warm: set[str] = set()
         self._states: dict[str, tuple[str, str | None]] = {}
-        self.found = DiscoveredUpstreams(self, router, clock)
+        self.discovered = DiscoveredUpstreams(self, router, clock)
         for url in urls:
             self.add(checked_url(url))
 
@@ -118,7 +116,7 @@ class Upstreams:
             self._metrics.begin(url, is_upstream=True)
             self.changed()
 
-    def show(self, token: str | None) -> None:
+    def replace_token(self, token: str | None) -> None:
         """Send `token` to upstreams from now on."""
         self._token = token
 
@@ -170,10 +168,10 @@ class Upstreams:
             self._client.spare(upstream)
             response = await self._client.call("POST", url, headers, body.content, timeout_s, self._token)
             now_s = self._clock()
-            self._metrics.of(self._metrics.upstream_bytes, upstream, "out").inc(response.sent_bytes)
-            self._metrics.of(self._metrics.upstream_bytes, upstream, "in").inc(response.received_bytes)
+            self._metrics.child(self._metrics.upstream_bytes, upstream, "out").inc(response.sent_bytes)
+            self._metrics.child(self._metrics.upstream_bytes, upstream, "in").inc(response.received_bytes)
             self._check_identity(upstream, response)
-            spent = self._heard(upstream, n, response, slot, now_s)
+            spent = self._report_response(upstream, n, response, slot, now_s)
         except NodeError as error:
             if error.status == MISMATCH:
                 pass  # `_check_identity` has excluded it
@@ -187,9 +185,7 @@ class Upstreams:
             raise NodeError(f"{upstream} sent an invalid response: {error}", status=502) from error
         if response.status == 200:
             waited_s = 0.0 if spent is None else spent.waited_s
-            return UpstreamAnswer(
-                self._body(upstream, response), self._answering(upstream, response), waited_s
-            )
+            return UpstreamAnswer(self._body(upstream, response), self._node_of(upstream, response), waited_s)
         if response.status not in (*_OWN_ERRORS, *BLAMES_INPUT):
             self.failed(upstream, f"answered with status {response.status}")
         status = response.status if response.status in BLAMES_INPUT else 502
@@ -199,19 +195,19 @@ class Upstreams:
         """Report a failure: the upstream is not chosen until it answers a ping."""
         self._warm.discard(upstream)
         self._router.failed(upstream, self._clock(), reason)
-        self._note(upstream)
+        self._report_state(upstream)
 
     def overdue(self, upstream: str, n: int, late_s: float) -> None:
         """Report that a response for length n was given up `late_s` after its expected time."""
         self._router.overdue(upstream, n, late_s, self._clock())
-        self._note(upstream)
+        self._report_state(upstream)
 
     def misbehaved(self, upstream: str, reason: str) -> None:
         """Report an invalid response: the upstream is excluded for a while."""
         self._router.misbehaved(upstream, self._clock(), reason)
-        self._note(upstream)
+        self._report_state(upstream)
 
-    def _note(self, upstream: str) -> None:
+    def _report_state(self, upstream: str) -> None:
         """After an event of `upstream`, log and count whether it became or ceased to be a candidate.
 
         If it is no longer a candidate, waiting requests use other endpoints.
@@ -232,13 +228,13 @@ class Upstreams:
         if peer.reason is not None:
             _LOG.warning("upstream %s is not used (%s): %s", upstream, *state)
             self._metrics.exclusions.labels(upstream, peer.state).inc()
-        self.found.failed(upstream)
+        self.discovered.failed(upstream)
 
     def changed(self) -> None:
         """Wake up `run`: the router may have a due action."""
         self._changed.set()
 
-    def told(self, body: bytes) -> None:
+    def receive_broadcast(self, body: bytes) -> None:
         """Handle a broadcast, a hint to ping the upstream that it names.
 
         Raises RouteError if it is invalid, and NodeError (404) if it names no upstream.
@@ -341,8 +337,8 @@ class Upstreams:
         spent_s = 0.0 if spent is None else spent.seconds
         self._router.pinged(upstream, response.away_s, spent_s, told, now_s)
         self._metrics.pings.labels(upstream, "ok").inc()
-        self.found.answered(upstream)
-        self._note(upstream)
+        self.discovered.answered(upstream)
+        self._report_state(upstream)
 
     def _headers(self, message: RouteMessage) -> dict[str, str]:
         return {ROUTE_HEADER: encode_route(message), **self._identity.headers()}
@@ -361,10 +357,10 @@ class Upstreams:
             self._warm.discard(upstream)
             self._router.mismatched(upstream, self._clock(), reason)
             self._metrics.mismatches.labels(upstream).inc()
-            self._note(upstream)
+            self._report_state(upstream)
             raise NodeError(f"{upstream} does not fit: {reason}.", status=MISMATCH)
 
-    def _answering(self, upstream: str, response: Response) -> str:
+    def _node_of(self, upstream: str, response: Response) -> str:
         """The node that computed a response, as stated by the upstream, or else the upstream itself."""
         said = response.headers.get(NODE_HEADER, "")
         if NAME.fullmatch(said):
@@ -379,7 +375,7 @@ class Upstreams:
             self.misbehaved(upstream, str(error))
             raise NodeError(f"{upstream} sent an invalid response: {error}", status=502) from error
 
-    def _heard(
+    def _report_response(
         self, upstream: str, n: int, response: Response, slot: UpstreamSlot, now_s: float
     ) -> NodeTime | None:
         """Report a response's headers to the router; returns the time that the upstream spent."""
@@ -399,5 +395,5 @@ class Upstreams:
             )
         else:
             self._router.told(upstream, told, now_s)
-        self._note(upstream)
+        self._report_state(upstream)
         return spent

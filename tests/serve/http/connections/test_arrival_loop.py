@@ -10,7 +10,7 @@ import httpx
 from pliant.route.router import Router
 from pliant.route.router_settings import RouterSettings
 from pliant.serve.access.access import AccessControl
-from pliant.serve.http.body_reader import CAME
+from pliant.serve.http.body_reader import ARRIVED_S
 from pliant.serve.http.connections.arrival_loop import ArrivalLoop, arrival_s
 from pliant.serve.http.http_app import make_app
 from pliant.serve.http.limits import Limits
@@ -57,7 +57,9 @@ def test_a_request_that_was_read_after_its_deadline_is_refused() -> None:
             app, waits_s = make_app(node, AccessControl(), "0"), [0.0, 200.0]
 
             async def waiting(scope: Any, *rest: Any) -> None:
-                await app({**scope, CAME: asyncio.get_running_loop().time() - waits_s[len(found)]}, *rest)
+                await app(
+                    {**scope, ARRIVED_S: asyncio.get_running_loop().time() - waits_s[len(found)]}, *rest
+                )
 
             found = list[int]()
             transport = httpx.ASGITransport(waiting)

@@ -69,20 +69,20 @@ class ConnectionLimiter:
         self._addresses[connection] = address
         return True
 
-    def reads(self, connection: EvictableConnection) -> None:
+    def mark_reading(self, connection: EvictableConnection) -> None:
         """The head of a request is complete."""
         client = self._client(connection)
         if client is not None:
             client.forget(connection)
             client.reading[connection] = None
 
-    def works(self, connection: EvictableConnection) -> None:
+    def mark_busy(self, connection: EvictableConnection) -> None:
         """A request is complete: the connection is kept until its response."""
         client = self._client(connection)
         if client is not None:
             client.forget(connection)
 
-    def waits(self, connection: EvictableConnection) -> None:
+    def mark_idle(self, connection: EvictableConnection) -> None:
         """All its requests are answered: the connection is idle."""
         client = self._client(connection)
         if client is not None:

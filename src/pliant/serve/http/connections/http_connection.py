@@ -12,7 +12,7 @@ import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from pliant.serve.access.security import names_of
-from pliant.serve.http.body_reader import CAME, WHOLE
+from pliant.serve.http.body_reader import ARRIVED_S, IS_WHOLE
 from pliant.serve.http.byte_budget import ByteBudget
 from pliant.serve.http.connections.arrival_loop import arrival_s
 from pliant.serve.http.connections.connection_limiter import ConnectionLimiter
@@ -34,7 +34,7 @@ class SharedState:
     """
 
     limits: Limits
-    places: ConnectionLimiter
+    limiter: ConnectionLimiter
     answers: ByteBudget
     on_refused: OnRefused
     tls: CurrentTls
@@ -87,7 +87,7 @@ class _LimitedProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         self._socket = transport
         self.address = self.client[0] if self.client else ""
-        self._has_place = self._shared.places.enter(self, self.address)
+        self._has_place = self._shared.limiter.enter(self, self.address)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         if self._socket is None:
@@ -98,7 +98,7 @@ class _LimitedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
-        self._shared.places.leave(self)
+        self._shared.limiter.leave(self)
         self._shared.answers.release(self)
         for timer in (self._unread, self._stalled, self._idle):
             if timer is not None:
@@ -185,9 +185,9 @@ class _LimitedProtocol(HttpToolsProtocol):
         self._is_in_head = True
         if not self.transport.is_closing() and self.cycle is not None:
             if not self.cycle.response_complete:
-                self._shared.places.works(self)
+                self._shared.limiter.mark_busy(self)
             scope: Any = self.cycle.scope
-            scope[CAME] = arrival_s(self.loop)
+            scope[ARRIVED_S] = arrival_s(self.loop)
             super().on_message_complete()
             if self.cycle.response_complete:
                 self._expect_head()
@@ -202,7 +202,7 @@ class _LimitedProtocol(HttpToolsProtocol):
         self._bound_unread()
         if not is_last or self.transport.is_closing():
             return
-        self._shared.places.waits(self)
+        self._shared.limiter.mark_idle(self)
         self._idle_since_s = self.loop.time()
         if self._idle is None:  # one timer serves many requests
             self._idle = self.loop.call_later(self.timeout_keep_alive, self._check_idle)
@@ -270,16 +270,16 @@ class _LimitedProtocol(HttpToolsProtocol):
         """
         cycle.send = ResponseWriter(cycle)
         if cycle.more_body:
-            self._shared.places.reads(self)
+            self._shared.limiter.mark_reading(self)
         else:
-            self._shared.places.works(self)
+            self._shared.limiter.mark_busy(self)
         super()._start_asgi_task(cycle, partial(self._when_read, cycle, app))
 
     async def _when_read(self, cycle: Any, app: Any, *asgi: Any) -> None:
         if self.flow.write_paused:
             await self.flow.drain()
         if not cycle.more_body:
-            cycle.scope[WHOLE] = True
+            cycle.scope[IS_WHOLE] = True
         if self.transport.is_closing():
             cycle.disconnected = True
             return

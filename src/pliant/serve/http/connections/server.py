@@ -76,7 +76,7 @@ class NodeServer(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
-                http=protocol_factory(within_descriptors(limits), on_refused, tls),  # type: ignore[arg-type]
+                http=protocol_factory(fit_descriptors(limits), on_refused, tls),  # type: ignore[arg-type]
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -124,7 +124,7 @@ class NodeServer(uvicorn.Server):
             loop.remove_reader(sock)
         for _ in range(_TURNS_TO_MAKE):
             await asyncio.sleep(0)
-        accepted = [connection for sock in sockets for connection in _accepted(sock)]
+        accepted = [connection for sock in sockets for connection in _accept_queued(sock)]
         for server in self.servers:
             server.close()
         made = [
@@ -183,7 +183,7 @@ def refuse_connections(sock: socket.socket) -> bool:
     return True
 
 
-def within_descriptors(limits: Limits) -> Limits:
+def fit_descriptors(limits: Limits) -> Limits:
     """Reduce `limits` to the process's limit of open files, which is raised if possible.
 
     At the limit of open files the server could accept nothing, not even a health check.
@@ -200,7 +200,7 @@ def within_descriptors(limits: Limits) -> Limits:
     return replace(limits, n_connections=max(1, min(limits.n_connections, room)))
 
 
-def _accepted(sock: socket.socket) -> Iterator[socket.socket]:
+def _accept_queued(sock: socket.socket) -> Iterator[socket.socket]:
     """Accept the completed connections in the queue of `sock`."""
     with contextlib.suppress(BlockingIOError):
         for _ in range(BACKLOG):

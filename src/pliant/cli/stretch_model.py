@@ -10,7 +10,7 @@ from rich.console import Console
 from pliant.api.model import CheckpointModel, unsupported_error
 from pliant.api.resolve import resolve
 from pliant.cli.shared.show import console, print_json
-from pliant.cli.shared.verb_options import Json, numbers
+from pliant.cli.shared.verb_options import Json, parse_numbers
 from pliant.elastic.heatmap import check_picture, draw_grid
 from pliant.elastic.stretch_options import StretchOptions
 from pliant.errors import InputError
@@ -63,7 +63,7 @@ def stretch(args: StretchArguments) -> None:
         out=args.output,
         teacher=args.teacher,
         labels=None if args.labels is None else tuple(args.labels.split(",")),
-        widths=numbers(args.widths, "--widths"),
+        widths=parse_numbers(args.widths, "--widths"),
         tune_epochs=args.tune_epochs,
         distil_epochs=args.distil_epochs,
         final_epochs=args.final_epochs,

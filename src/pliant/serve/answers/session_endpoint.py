@@ -36,7 +36,7 @@ _LONGER = 2.5
 
 
 @final
-class LocalEndpoint:
+class SessionEndpoint:
     """A local endpoint of a node, called `name`; call on one event loop.
 
     It reports its levels and times to `router`, and calls `on_refit` if that changed its curve. `energy`
@@ -98,8 +98,8 @@ class LocalEndpoint:
         """Whether one more request of `client` may wait."""
         return self._admission.has_room(client)
 
-    def offer(self, wish: PendingRequest | None = None, may_look: bool = True) -> None:
-        """Update the router with the levels and the expected wait, of `wish` by its slack if given."""
+    def offer(self, pending: PendingRequest | None = None, may_look: bool = True) -> None:
+        """Update the router with the levels and the expected wait, of `pending` by its slack if given."""
         levels = self._served.levels()
         if self._offered is not levels:
             is_first, self._offered = self._offered is None, levels
@@ -108,29 +108,29 @@ class LocalEndpoint:
                 self._metrics.refits.inc()
                 self._on_refit()
         now_s, wait_s = self.clock(), self.backlog_s
-        if wish is not None and wish.due_s is not None and wait_s:
+        if pending is not None and pending.due_s is not None and wait_s:
             with suppress(PliantError):  # the router reports infeasible terms
-                wait_s = self._admission.wait_s(self._waiting(wish))
+                wait_s = self._admission.wait_s(self._queue_entry(pending))
         self._router.waits(wait_s, now_s, self.name)
         if may_look and self._may_change and now_s - self._looked_s > _LOOK_S and self._admission.is_idle:
             self._looked_s = now_s
             self._looking = asyncio.get_running_loop().create_task(self._look())
 
-    async def answer(self, wish: PendingRequest, turn: WorkStart | None = None) -> WorkResult[Reply[Any]]:
-        """The reply to `wish`. Raises NodeError (503) if the queue is full or the answer would be late."""
-        waiting = self._waiting(wish)
+    async def answer(self, pending: PendingRequest, start: WorkStart | None = None) -> WorkResult[Reply[Any]]:
+        """The reply to `pending`. Raises NodeError (503) if the queue is full or the answer would be late."""
+        waiting = self._queue_entry(pending)
         try:
-            async with asyncio.timeout(self._patience_s(wish)):
-                done = await self._admission.join(self, wish, waiting, wish.client, turn)
+            async with asyncio.timeout(self._patience_s(pending)):
+                done = await self._admission.submit(self, pending, waiting, pending.client, start)
         except TimeoutError:  # it was still waiting: once begun it runs to its end, even if late
-            raise self._lateness(wish, waiting.alone.median_s) from None
+            raise self._late_refusal(pending, waiting.alone.median_s) from None
         finally:
             # Otherwise the router would keep the last wait until the next request.
             self.offer()
-        self._metrics.of(self._metrics.waiting_seconds, self.name).observe(done.waited_s)
-        self._metrics.of(self._metrics.compute_seconds, self.name).observe(done.spent_s)
+        self._metrics.child(self._metrics.waiting_seconds, self.name).observe(done.waited_s)
+        self._metrics.child(self._metrics.compute_seconds, self.name).observe(done.spent_s)
         if done.n_together == 1 and not done.is_beside:
-            self._answered(wish.length, done.result, done.spent_s)
+            self._report_time(pending.length, done.result, done.spent_s)
         return done
 
     def refusal(self, one: PendingRequest, is_contended: bool) -> NodeError | None:
@@ -139,15 +139,15 @@ class LocalEndpoint:
         If others wait that would be in time, a request whose bound is late is refused as well.
         """
         now_s = self.clock()
-        left_s = one.left_s(now_s) - self._admission.hand_over.bound_s
-        alone, _ = self._alone(one.at(now_s), is_contended)
+        left_s = one.left_s(now_s) - self._admission.return_delay.bound_s
+        alone, _ = self._time_alone(one.at(now_s), is_contended)
         is_late = alone.p95_s > left_s if is_contended else is_hopeless(alone.median_s, alone.p95_s, left_s)
-        return self._lateness(one, alone.median_s) if is_late and not one.best_effort else None
+        return self._late_refusal(one, alone.median_s) if is_late and not one.best_effort else None
 
     def lateness(self, one: PendingRequest) -> NodeError:
         """The refusal of a request that leaves no time for others, or they for it."""
         backlog_s = self.backlog_s
-        alone, _ = self._alone(one.at(self.clock() + backlog_s), is_beside=True)
+        alone, _ = self._time_alone(one.at(self.clock() + backlog_s), is_beside=True)
         return self._late(one, backlog_s + alone.median_s, "behind the requests that wait")
 
     def work(self, ones: Sequence[PendingRequest], is_beside: bool = False) -> list[Any]:
@@ -158,33 +158,33 @@ class LocalEndpoint:
             try:
                 now_s = self.clock()
                 asked = [one.at(now_s) for one in ones]
-                replies = self.energy.counted_together(lambda: answers(asked))
+                replies = self.energy.measure_batch(lambda: answers(asked))
             except Exception as error:  # noqa: BLE001 - each is run alone and reports its error
                 _LOG.info("%s: a batch of %d failed, each runs alone: %s", self.name, len(ones), error)
             else:
                 for reply in replies:
                     self._count_joules(reply)
                 return replies
-        return [self._tried(one) for one in ones]
+        return [self._answer_or_error(one) for one in ones]
 
-    def _tried(self, wish: PendingRequest) -> Any:
+    def _answer_or_error(self, pending: PendingRequest) -> Any:
         try:
-            return self._compute(wish)
+            return self._compute(pending)
         except PliantError as error:
             return error
 
-    def _waiting(self, wish: PendingRequest) -> QueuedRequest:
+    def _queue_entry(self, pending: PendingRequest) -> QueuedRequest:
         """The request as the batch planner sees it."""
-        alone, key = self._alone(wish.at(self.clock() + self.backlog_s), is_beside=True)
+        alone, key = self._time_alone(pending.at(self.clock() + self.backlog_s), is_beside=True)
         return QueuedRequest(
             alone,
-            wish.length,
-            inf if wish.due_s is None else wish.due_s - self._admission.hand_over.bound_s,
+            pending.length,
+            inf if pending.due_s is None else pending.due_s - self._admission.return_delay.bound_s,
             key=None if key is None else (self, key),
-            best_effort=wish.best_effort,
+            best_effort=pending.best_effort,
         )
 
-    def _alone(self, asked: Request, is_beside: bool) -> tuple[Timing, Hashable | None]:
+    def _time_alone(self, asked: Request, is_beside: bool) -> tuple[Timing, Hashable | None]:
         """Time of a request alone, with or without concurrent batches, and its batch key."""
         found, key = self._served.estimate(asked), self._served.together(asked)
         timing = Timing(found.seconds, max(found.seconds, found.bound_s or 0.0))
@@ -195,16 +195,16 @@ class LocalEndpoint:
         bound_s = self.times_beside.expected(1, asked.length, beside).p95_s
         return Timing(beside.median_s, max(beside.median_s, bound_s)), key
 
-    def _patience_s(self, wish: PendingRequest) -> float | None:
+    def _patience_s(self, pending: PendingRequest) -> float | None:
         """Maximum waiting time of a request; None without limit."""
-        return None if wish.best_effort or wish.due_s is None else wish.left_s(self.clock())
+        return None if pending.best_effort or pending.due_s is None else pending.left_s(self.clock())
 
-    def _lateness(self, wish: PendingRequest, soonest_s: float) -> NodeError:
+    def _late_refusal(self, pending: PendingRequest, soonest_s: float) -> NodeError:
         """The refusal (503) of a request whose soonest local answer takes `soonest_s`."""
-        return self._late(wish, soonest_s, "here")
+        return self._late(pending, soonest_s, "here")
 
-    def _late(self, wish: PendingRequest, soonest_s: float, where: str) -> NodeError:
-        left_s = max(wish.left_s(self.clock()), 0.0)
+    def _late(self, pending: PendingRequest, soonest_s: float, where: str) -> NodeError:
+        left_s = max(pending.left_s(self.clock()), 0.0)
         why = (
             f"no answer is in time: {left_s * 1e3:.4g} ms are left of the deadline after its wait, and the "
             f"soonest {where} takes {soonest_s * 1e3:.4g} ms. Give a longer `deadline_s`, or `best_effort`: "
@@ -248,7 +248,8 @@ class LocalEndpoint:
         self._compute(PendingRequest(sample))  # the first run's extra cost (compilation) is not recorded
         for _ in range(_LEARNED):
             done = self._admission.run_now(partial(self._compute, PendingRequest(sample)))
-            self._answered(sample.length, done.result, done.spent_s, may_look=False)  # not on the event loop
+            # This is not on the event loop, so the session does not look for devices.
+            self._report_time(sample.length, done.result, done.spent_s, may_look=False)
             if self.clock() - start_s > most_s:
                 return
 
@@ -275,11 +276,11 @@ class LocalEndpoint:
             sample = self._served.request(self._served.sample(n))
             quickest = PendingRequest(sample, due_s=self.clock(), best_effort=True)
             expected_s = self._served.estimate(quickest.at(self.clock())).seconds
-            done = await self._admission.run(partial(self._reconsidered, quickest), expected_s)
+            done = await self._admission.run(partial(self._compute_if_faster, quickest), expected_s)
             if done.result is not None:
-                self._answered(sample.length, done.result, done.spent_s)
+                self._report_time(sample.length, done.result, done.spent_s)
 
-    def _answered(self, n: int, reply: Reply[Any], spent_s: float, may_look: bool = True) -> None:
+    def _report_time(self, n: int, reply: Reply[Any], spent_s: float, may_look: bool = True) -> None:
         """Report the time of a full answer to the router, scaled from this one."""
         share = 1.0 if reply.whole_s is None or not reply.seconds else reply.whole_s / reply.seconds
         joules = None if reply.energy_j is None else reply.energy_j * share
@@ -290,19 +291,19 @@ class LocalEndpoint:
         if reply.energy_j is not None:
             self._metrics.joules.labels(self.name).inc(reply.energy_j)
 
-    def _reconsidered(self, wish: PendingRequest) -> Reply[Any] | None:
+    def _compute_if_faster(self, pending: PendingRequest) -> Reply[Any] | None:
         """Like `_compute`; None if the session cannot become faster."""
-        return self._compute(wish) if self._served.reconsider() else None
+        return self._compute(pending) if self._served.reconsider() else None
 
-    def _compute(self, wish: PendingRequest) -> Reply[Any]:
+    def _compute(self, pending: PendingRequest) -> Reply[Any]:
         """Compute an answer on a worker thread, where the remaining time is known.
 
         An unexpected error of the model fails this request only, not the connection.
         """
         try:
-            if wish.due_s is not None and (late := self.refusal(wish, is_contended=False)) is not None:
+            if pending.due_s is not None and (late := self.refusal(pending, is_contended=False)) is not None:
                 raise late
-            reply = self.energy.counted(lambda: self._served.answer(wish.at(self.clock())))
+            reply = self.energy.measure(lambda: self._served.answer(pending.at(self.clock())))
             self._count_joules(reply)
             return reply
         except PliantError:
