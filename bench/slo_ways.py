@@ -43,45 +43,18 @@ _N_CONNECTIONS = 8
 
 @contextmanager
 def local_alone(bed: Bed) -> Iterator[Ask]:
-    """An elastic session: each request in turn, with the remaining time until its deadline.
-
-    A request that the device could not answer in time even if idle is refused, unless there was no answer for
-    a second, so that the session notices when the device becomes faster.
-    """
-    with open_local(bed) as session:
-        answered_s = 0.0
-
-        def answer(text: str, left_s: float, floor: float) -> Answer:
-            request = session.request({"text": np.array([text.encode()], object)})
-            asked = replace(request, deadline_s=left_s, accuracy_floor=floor)
-            nonlocal answered_s
-            expected_s = session.estimate(asked).seconds
-            if expected_s > left_s and time.perf_counter() - answered_s < _STALE_S:
-                raise RefusedError(
-                    f"an answer is expected after {expected_s:.3f} s, and due in {left_s:.3f} s"
-                )
-            reply = session.answer(asked)
-            answered_s = time.perf_counter()
-            assert reply.label is not None
-            return Answer("local", reply.label, reply.accuracy)
-
-        with _in_turn(answer) as ask:
-            yield ask
+    """An elastic session: each request in turn, with its floor and the remaining time until its deadline."""
+    with open_local(bed) as session, _in_turn(_answer_in_time(session, "local")) as ask:
+        yield ask
 
 
 @contextmanager
 def cluster_alone(bed: Bed) -> Iterator[Ask]:
-    """The cluster's session, which answers with the whole model on any available members: each request in
-    turn.
+    """The cluster's session on any available members, asked as `local_alone` is: the whole model, or a
+    submodel that keeps the deadline and the floor.
     """
-    with open_cluster(bed) as session:
-
-        def answer(text: str, left_s: float, floor: float) -> Answer:
-            reply = session(text)
-            return Answer("cluster", reply.label, None)
-
-        with _in_turn(answer) as ask:
-            yield ask
+    with open_cluster(bed) as session, _in_turn(_answer_in_time(session, "cluster")) as ask:
+        yield ask
 
 
 @contextmanager
@@ -233,6 +206,29 @@ def _ends_s(bed: Bed) -> dict[str, float]:
                 if isinstance(step.work, Compute) and step.work.kernel in found:
                     found[step.work.kernel].append(span.seconds)
     return {kernel: timing(seconds).p95_s for kernel, seconds in found.items()}
+
+
+def _answer_in_time(session: Session[Any], name: str) -> Callable[[str, float, float], Answer]:
+    """A function that answers by a session, given a text, the seconds until its deadline, and its floor.
+
+    A request that the endpoint could not answer in time even if idle is refused, unless there was no answer
+    for a second, so that the session notices when the endpoint becomes faster.
+    """
+    answered_s = 0.0
+
+    def answer(text: str, left_s: float, floor: float) -> Answer:
+        nonlocal answered_s
+        request = session.request({"text": np.array([text.encode()], object)})
+        asked = replace(request, deadline_s=left_s, accuracy_floor=floor)
+        expected_s = session.estimate(asked).seconds
+        if expected_s > left_s and time.perf_counter() - answered_s < _STALE_S:
+            raise RefusedError(f"an answer is expected after {expected_s:.3f} s, and due in {left_s:.3f} s")
+        reply = session.answer(asked)
+        answered_s = time.perf_counter()
+        assert reply.label is not None
+        return Answer(name, reply.label, reply.accuracy)
+
+    return answer
 
 
 @contextmanager
