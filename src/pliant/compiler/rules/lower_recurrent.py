@@ -27,7 +27,7 @@ from pliant.ir.graph import Graph, Node
 from pliant.kernels.conv import conv_weights
 from pliant.kernels.conv.conv_args import ConvForm
 from pliant.kernels.recurrent import recurrent_kernel as recurrent
-from pliant.kernels.recurrent.recurrent_args import LANES, RecurrentArgs, RecurrentCell, RecurrentForm
+from pliant.kernels.recurrent.recurrent_args import LANES, CellVariant, RecurrentArgs, RecurrentForm
 from pliant.kernels.recurrent.recurrent_cells import ACTIVATIONS
 from pliant.kernels.recurrent.recurrent_weights import (
     INTERLEAVE,
@@ -45,7 +45,7 @@ class _Layer:
     """The extents of one node, and its names for temporaries."""
 
     node: Node
-    cell: RecurrentCell
+    cell: CellVariant
     directions: int
     steps: int
     batch: int
@@ -121,7 +121,7 @@ def _layer(node: Node, graph: Graph) -> _Layer:
         raise GraphError(f"node {node.label!r}: {node.inputs[0]!r} is {x}, which has nothing to read.")
     hidden = graph.types[node.inputs[2]].shape[-1]
     resets_late = node.flag("linear_before_reset")
-    cells: dict[str, RecurrentCell] = {
+    cells: dict[str, CellVariant] = {
         "LSTM": "lstm",
         "RNN": "rnn",
         "GRU": "gru" if resets_late else "gru_reset_before",

@@ -4,13 +4,13 @@ import ctypes
 from dataclasses import dataclass
 from typing import Literal
 
-RecurrentCell = Literal["lstm", "gru", "gru_reset_before", "rnn"]
+CellVariant = Literal["lstm", "gru", "gru_reset_before", "rnn"]
 """`gru` applies the reset gate after the product (linear_before_reset), `gru_reset_before` before it."""
 
 LANES = 16
 """Hidden units per block, whose gates are adjacent."""
 
-GATES: dict[RecurrentCell, int] = {"lstm": 4, "gru": 3, "gru_reset_before": 3, "rnn": 1}
+GATES: dict[CellVariant, int] = {"lstm": 4, "gru": 3, "gru_reset_before": 3, "rnn": 1}
 
 
 class RecurrentArgs(ctypes.Structure):
@@ -74,7 +74,7 @@ class RecurrentArgs(ctypes.Structure):
 class RecurrentForm:
     """The compile-time parameters of a recurrent kernel: the cell and its one to three activations."""
 
-    cell: RecurrentCell
+    cell: CellVariant
     activations: tuple[str, ...]
 
     @property
