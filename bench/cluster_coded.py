@@ -30,7 +30,7 @@ from pliant.models.encoder.encoder_source import Encoder
 from pliant.models.hf.checkpoint import open_checkpoint
 from pliant.plan.split.stage_graphs import weight_bytes
 from pliant.store.build import build as build_store
-from pliant.store.store_encoder import stored_encoder
+from pliant.store.store_encoder import open_stored_encoder
 from report import Report, options
 from text_models import BERT, TextModel
 from text_models import build as build_model
@@ -54,7 +54,7 @@ def main() -> None:
     with TemporaryDirectory() as name:
         folder = Path(name)
         path = _store(model, folder)
-        encoder = stored_encoder(path)
+        encoder = open_stored_encoder(path)
         found = _bounded(path, encoder, folder / "bounded", rounds)
         float_ratio = _beside_float32(path, encoder, found["partition"], folder / "beside", rounds)
     report.table("devices, each with the bound of a twelfth of the layers in float32", found["devices"])
@@ -163,7 +163,7 @@ def _rss(processes: tuple[int, ...]) -> int:
 
 def _reference(path: Path, feeds: Mapping[str, np.ndarray], bits: int) -> np.ndarray:
     """The pooled vector of transformers' BERT in float64, on the store decoded at so many bits."""
-    encoder = stored_encoder(path, bits=bits)
+    encoder = open_stored_encoder(path, bits=bits)
     family = encoder.family
     assert isinstance(family, Bert), family
     model = build_model(replace(BERT, layers=encoder.spec.n_layers, vocabulary=_VOCABULARY)).double()

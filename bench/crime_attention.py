@@ -23,10 +23,10 @@ import numpy as np
 import pliant
 from pliant.ir.endpoint import Request
 from pliant.ir.times.bounds import AdaptiveBound
-from pliant.ir.times.fit import least_squares, robust
+from pliant.ir.times.fit import least_squares, robust_fit
 from pliant.ir.times.piecewise import Quadratic, piecewise
 from pliant.models.tokenizer import open_tokenizer
-from pliant.plan.plan import WHOLE_S
+from pliant.plan.plan import NO_TARGET_S
 from pliant.run.submodel.elastic_session import ElasticSession
 from report import ROOT, Report, options
 
@@ -50,7 +50,7 @@ def main() -> None:
         arguments,
     )
     with ExitStack() as stack:
-        session = pliant.open(MODEL, latency=WHOLE_S, preload="100MB", threads=1)
+        session = pliant.open(MODEL, latency=NO_TARGET_S, preload="100MB", threads=1)
         stack.enter_context(session)
         _curve(report, session, rounds)
         _floors(report, session)
@@ -76,8 +76,8 @@ def _curve(report: Report, session: ElasticSession, rounds: int) -> None:
     fits = {
         "line, least squares": straight,
         "quadratic, least squares": curved,
-        "line, of the relative error": robust(lengths, medians, 1)[0],
-        "quadratic, of the relative error (what nodes fit)": robust(lengths, medians, 2)[0],
+        "line, of the relative error": robust_fit(lengths, medians, 1)[0],
+        "quadratic, of the relative error (what nodes fit)": robust_fit(lengths, medians, 2)[0],
     }
     report.table("fits through the medians", [_fit(name, f, lengths, medians) for name, f in fits.items()])
     sent = fits["quadratic, of the relative error (what nodes fit)"]
@@ -85,7 +85,7 @@ def _curve(report: Report, session: ElasticSession, rounds: int) -> None:
     off = max(abs(pieces.at(n) / sent(n) - 1.0) for n in range(LONGEST + 1))
     plan = session.trade
     plan.bound = AdaptiveBound()
-    predicted = [plan.fullest(int(n)).time.median_s for n in lengths]
+    predicted = [plan.most_accurate(int(n)).time.median_s for n in lengths]
     rows = [
         {
             "tokens": int(n),

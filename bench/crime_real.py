@@ -25,7 +25,7 @@ import checkout  # noqa: F401 - research and testbed lie there
 from crime_nodes import DATA, NodeClient, check_bed, traces
 from pliant.ir.curve import Curve, line
 from pliant.ir.link import Link
-from pliant.ir.times.fit import robust
+from pliant.ir.times.fit import robust_fit
 from pliant.route.node_messages import RouteMessage, encode_route
 from pliant.route.router_settings import RouterSettings
 from report import Report, options
@@ -182,7 +182,7 @@ def world(measured: RealRun, series: LinkSeries) -> World:
 def fitted(executed: Sequence[Execution]) -> Curve:
     """The line through a device's executions before the run, fitted as in nodes."""
     before = [e for e in executed if not e.id.startswith(RUN)]
-    fit, _ = robust([e.length for e in before], [e.seconds for e in before])
+    fit, _ = robust_fit([e.length for e in before], [e.seconds for e in before])
     return line(fit.constant_s, fit.linear_s, 512)
 
 

@@ -22,7 +22,7 @@ from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.models.encoder.encoder_spec import EncoderSpec
 from pliant.plan.partition.cost_2d import grid_seconds
-from pliant.plan.partition.partition_cost import GridPlans, plan_of, seconds, weights
+from pliant.plan.partition.partition_cost import GridPlans, device_weight_bytes, seconds, to_plans
 from pliant.plan.partition.partitioner import choose_partition
 from pliant.plan.partition.problem import PartitionProblem, pose
 from pliant.plan.split.split_program import split
@@ -96,7 +96,7 @@ def _row(spec: EncoderSpec, device: Capability, n: int) -> dict[str, object]:
     for mode in MODES:
         p, partition = _equal(spec, device, n, mode)
         ms[mode] = 1e3 * _closed_s(p, partition)
-        megabytes[mode] = float(weights(p, plan_of(p, partition)).max()) / 1e6
+        megabytes[mode] = float(device_weight_bytes(p, to_plans(p, partition)).max()) / 1e6
     return {
         "devices": n,
         **{f"{mode} [ms]": value for mode, value in ms.items()},
@@ -107,7 +107,7 @@ def _row(spec: EncoderSpec, device: Capability, n: int) -> dict[str, object]:
 
 
 def _closed_s(p: PartitionProblem, partition: Partition) -> float:
-    plan = plan_of(p, partition)
+    plan = to_plans(p, partition)
     if isinstance(plan, GridPlans) and p.n > MOST_CROWDED:
         return float(grid_seconds(p, plan, 0)[0])
     return float(seconds(_unlimited(p), plan)[0])

@@ -16,7 +16,7 @@ from pliant.plan.partition.flat_solver import improve
 from pliant.plan.partition.partition_cost import seconds
 from pliant.plan.partition.partitioner import choose_partition, solve
 from pliant.plan.partition.problem import pose
-from pliant.plan.partition.sizes import sizes
+from pliant.plan.partition.sizes import layer_sizes
 from report import Report, options
 
 TOKENS = 256
@@ -32,7 +32,7 @@ def main() -> None:
         arguments,
     )
     spec = bert_large()
-    sizes(spec, TOKENS)  # once per model, as in the runtime
+    layer_sizes(spec, TOKENS)  # once per model, as in the runtime
     counts = {2: 100, 10: 100, 100: 20, 1000: 10}
     if arguments.quick:
         counts = {2: 10, 10: 20, 100: 3, 1000: 3}

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from pliant.elastic.evaluate.intervals import accuracy, paired_difference
+from pliant.elastic.evaluate.intervals import accuracy_interval, paired_difference
 from pliant.ir.bitwidths import LOWEST_BITS
 from pliant.models.spec import picked_layers
 from pliant.plan.plan import Plan
@@ -51,8 +51,9 @@ def anytime(report: Report, rig: Rig, devices: Sequence[Device], importance: np.
             "ms, on": runs["on"].spread,
             "ms, off": runs["off"].spread,
             "runs at planned bits": f"{100 * runs['on'].is_as_planned:.0f} %",
-            "accuracy %, on": str(accuracy(right["on"])),
-            "a plan that knew": f"{accuracy(right['knew'])} ({knew.n}x{knew.width}, {runs['knew'].met})",
+            "accuracy %, on": str(accuracy_interval(right["on"])),
+            "a plan that knew":
+            f"{accuracy_interval(right['knew'])} ({knew.n}x{knew.width}, {runs['knew'].met})",
             "difference": str(gap),
         })  # fmt: skip
         print("anytime", rows[-1], flush=True)
@@ -98,9 +99,9 @@ def table7(report: Report, rig: Rig, importance: dict[str, np.ndarray], size: Si
         }
         for name, table in importance.items():
             chosen = np.argsort(-table[list(layers), :m], axis=None, kind="stable")[:count]
-            row[f"by {name}"] = str(accuracy(_raised(rig, layers, m, chosen)))
+            row[f"by {name}"] = str(accuracy_interval(_raised(rig, layers, m, chosen)))
         rows.append(row)
-    floor = accuracy(_raised(rig, layers, m, np.array([], int)))
+    floor = accuracy_interval(_raised(rig, layers, m, np.array([], int)))
     report.table(f"Table 7: {n}x{m} at 2 bits ({floor}), some shards raised to 6 ({rig.majority})", rows)
 
 
@@ -133,8 +134,8 @@ def quantizers(report: Report, rig: Rig, size: Size) -> None:
             )
             gap = paired_difference(ours, paper)
             rows.append({
-                "submodel": f"{n}x{m}", "k": k, "default": str(accuracy(ours)),
-                "paper's": str(accuracy(paper)), "difference": str(gap),
+                "submodel": f"{n}x{m}", "k": k, "default": str(accuracy_interval(ours)),
+                "paper's": str(accuracy_interval(paper)), "difference": str(gap),
             })  # fmt: skip
             if gap.high < 0:
                 worse.append(f"{n}x{m} at {k} bits")

@@ -22,7 +22,7 @@ from pliant.api.open_elastic import open_packed_store
 from pliant.api.resolve import resolve_elastic
 from pliant.elastic.evaluate.intervals import paired_difference
 from pliant.elastic.evaluate.labelled_inputs import LabelledInput
-from pliant.ir.cost import costs_of
+from pliant.ir.cost import cost_table
 from pliant.ir.device import DeviceProfile
 from pliant.ir.dilation import Dilation
 from pliant.ir.program import Compute
@@ -93,7 +93,7 @@ class Bed:
 
     def whole_s(self) -> float:
         """The median time of the whole model at 6 bits, streamed, on the idle machine."""
-        costs, expected = (costs_of(self.profile, self.length, p) for p in ("p95", "median"))
+        costs, expected = (cost_table(self.profile, self.length, p) for p in ("p95", "median"))
         job = (self.planner.shape, costs, Budget(1e3, 0), self.planner.importance)
         plan = standard_pipeline(*job, 6, self.options(1e3).planning, expected=expected)
         return float(np.median([r.seconds for r in self.run(1e3, 0, 30, plan).replies[5:]]))

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from pliant.elastic.evaluate.labelled_inputs import LabelledInput
-from pliant.ir.cost import CostTable, costs_of, dilated
+from pliant.ir.cost import CostTable, cost_table, dilate
 from pliant.ir.device import DeviceProfile
 from pliant.ir.dilation import Dilation
 from pliant.models.examples import Example, read_examples
@@ -50,8 +50,8 @@ class Device:
     length: int
 
     def costs(self, *, is_median: bool = False, io_slower: float = 1.0) -> CostTable:
-        costs = costs_of(self.profile, self.length, "median" if is_median else "p95")
-        return dilated(costs, Dilation(io=io_slower))
+        costs = cost_table(self.profile, self.length, "median" if is_median else "p95")
+        return dilate(costs, Dilation(io=io_slower))
 
 
 class Rig:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from paired import RESAMPLES
-from pliant.elastic.evaluate.intervals import accuracy, f1, paired_difference
+from pliant.elastic.evaluate.intervals import accuracy_interval, f1, paired_difference
 from pliant.plan.submodel.shape import store_shape
 from report import Report
 from sti_plans import MOST_SLICES, ON_DEMAND, OURS_NAMES, PRELOAD_BYTES, Cell, Size
@@ -74,7 +74,7 @@ def _row(rig: Rig, x: CellResult, has_f1: bool) -> dict[str, object]:
         "system": x.cell.system,
         "n x m": f"{p.n}x{p.width}" + ("" if p.meets_target else " (infeasible)"),
         "bits run (plan)": f"{np.mean([np.mean(g) for g in runs.grids]):.1f} ({np.mean(p.bits):.1f})",
-        "accuracy % [95 %]": str(accuracy(x.predicted == rig.labels)),
+        "accuracy % [95 %]": str(accuracy_interval(x.predicted == rig.labels)),
     }
     if has_f1:
         row["F1"] = f"{100 * f1(x.predicted, rig.labels):.1f}"

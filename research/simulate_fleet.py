@@ -226,8 +226,8 @@ class _Simulation:
         machine.ended(job)
         trade, n = machine.trade, job.n
         expected_s = pick.level.at(n).median_s
-        trade.took(pick.level, n, seconds)
-        whole_s = trade.fullest(n).level.at(n).median_s / expected_s * seconds
+        trade.observe(pick.level, n, seconds)
+        whole_s = trade.most_accurate(n).level.at(n).median_s / expected_s * seconds
         node.router.answered_here(n, whole_s, self._clock.now_s, machine.spec.name)
         self._work_on(node, machine)
         node.offer(self._clock.now_s)

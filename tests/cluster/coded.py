@@ -5,7 +5,7 @@ from pathlib import Path
 from pliant.models.encoder.encoder_source import Encoder
 from pliant.models.hf.checkpoint import open_checkpoint
 from pliant.store.build import build
-from pliant.store.store_encoder import stored_encoder
+from pliant.store.store_encoder import open_stored_encoder
 from tests.tiny import tiny_spec, write_model
 
 BITS = (2, 3, 4, 5, 6, 32)
@@ -18,4 +18,4 @@ def small_store(folder: Path, bits: tuple[int, ...] = BITS) -> Path:
 
 
 def small_encoder(folder: Path) -> Encoder:
-    return stored_encoder(small_store(folder))
+    return open_stored_encoder(small_store(folder))

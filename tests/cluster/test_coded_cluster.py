@@ -17,7 +17,7 @@ from pliant.kernels.runtime.jit import Library
 from pliant.plan.split.stage_graphs import weight_bytes
 from pliant.store.manifest import AccuracyEntry, AccuracyTable, put_accuracy
 from pliant.store.read import open_store
-from pliant.store.store_encoder import stored_encoder
+from pliant.store.store_encoder import open_stored_encoder
 from tests.cluster.coded import small_store
 from tests.cluster.in_process import run_local
 from tests.cluster.processes import PATIENT, WAIT_S, workers
@@ -47,7 +47,7 @@ def store(folder: Path) -> Path:
 @pytest.fixture(scope="module")
 def twelfth(store: Path) -> int:
     """Of the layers in float32."""
-    spec = stored_encoder(store).spec
+    spec = open_stored_encoder(store).spec
     alone = Partition("ws", "a", (Share("a", spec.n_heads, TOKENS),), TOKENS)
     return weight_bytes(spec, alone)["a"] // 12
 
@@ -77,7 +77,7 @@ def test_three_devices_of_a_twelfth_each_answer_by_the_codes(
     assert max(plan.weight_bytes.values()) <= twelfth < sum(plan.weight_bytes.values())
     assert session.memory.parts[0].measured_bytes <= twelfth
     assert "bits by layer: 6 6 6" in str(plan)
-    one = stored_encoder(store, bits=6)
+    one = open_stored_encoder(store, bits=6)
     alone = Partition("ws", "a", (Share("a", one.spec.n_heads, TOKENS),), TOKENS)
     prepared = one.prepare(one.sample(TOKENS))
     wanted = run_local(one, alone, prepared.feeds, Library(host_isa(), None))

@@ -12,7 +12,7 @@ from pliant.ir.program import Compute, Exchange
 from pliant.kernels.emit.isa import host_isa
 from pliant.kernels.runtime.jit import Library
 from pliant.plan.partition.grid_solver import solve_grid
-from pliant.plan.partition.partition_cost import as_partition
+from pliant.plan.partition.partition_cost import to_partition
 from pliant.plan.partition.problem import pose
 from pliant.plan.split.split_program import split
 from tests.cluster.in_process import run_local
@@ -70,7 +70,7 @@ def test_a_grid_that_was_chosen_answers_as_the_whole(library: Library) -> None:
     p = pose(spec, 7, devices, links, "d3")
     whole = p.sizes.tiled_head.each * spec.n_heads + p.sizes.tiled_column * spec.ffn
     plan, _ = solve_grid(replace(p, memory=np.full(6, 0.6 * whole)))
-    chosen = as_partition(p, plan)
+    chosen = to_partition(p, plan)
     assert chosen.mode == "2d"
     assert len(chosen.participants) > 1
     check("post-norm", chosen, library)

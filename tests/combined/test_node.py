@@ -15,7 +15,7 @@ import pytest
 from pliant.ir.endpoint import Request
 from pliant.ir.link import Link
 from pliant.ir.reply import Reply
-from pliant.plan.plan import WHOLE_S
+from pliant.plan.plan import NO_TARGET_S
 from pliant.run.submodel.elastic_details import ElasticDetails
 from pliant.run.submodel.elastic_session import ElasticSession
 from pliant.run.submodel.plans.submodel_planner import SessionOptions
@@ -52,7 +52,7 @@ class Answers:
     """A session behind a node, and the replies that it gave, by the tokens that were asked."""
 
     def __init__(self, store: Store, cache: Path) -> None:
-        options = SessionOptions(WHOLE_S, MODEL_BYTES, length=8, n_threads=1, adapts=False)
+        options = SessionOptions(NO_TARGET_S, MODEL_BYTES, length=8, n_threads=1, adapts=False)
         profile = paper_profile(disk=Link(1e-4, 1e6))  # what is in memory decides how accurate a plan is
         self.session = ElasticSession(store, profile, options, name="model", cache=cache)
         self.replies: dict[bytes, list[Reply[ElasticDetails]]] = defaultdict(list)
@@ -123,7 +123,7 @@ def _all_asked(end: Running, session: ElasticSession) -> list[Asked]:
 
     def operate(n: int) -> None:
         if n % 3 == 0:
-            session.retarget(latency=(0.02, WHOLE_S)[n % 2], preload=MODEL_BYTES)
+            session.retarget(latency=(0.02, NO_TARGET_S)[n % 2], preload=MODEL_BYTES)
         for path in ("/metrics", "/v2/pliant/route?length=8", "/v2/health/ready"):
             assert httpx.get(f"{end.url}{path}", timeout=PATIENCE_S).status_code == 200
         session.give_way()

@@ -3,7 +3,7 @@
 import torch
 
 from pliant.elastic.network import Gates, TensorMap, TokenBatch, embed, forward
-from pliant.elastic.reorder_heads import measure, reorder
+from pliant.elastic.reorder_heads import measure_importance, reorder
 from pliant.elastic.training_batches import Sample, collate
 from pliant.models.spec import Head, ModelSpec
 from pliant.models.tokenizer import TokenizedInput
@@ -25,7 +25,7 @@ def logits(spec: ModelSpec, weights: TensorMap, batch: TokenBatch, width: int) -
 def test_reordering_leaves_the_full_model_unchanged() -> None:
     """Moving heads and neurons together is a renaming; only the order of float32 sums differs."""
     spec, weights, batch = model()
-    moved = reorder(spec, weights, measure(spec, weights, [batch]))
+    moved = reorder(spec, weights, measure_importance(spec, weights, [batch]))
     assert not torch.equal(moved["layers.0.query.weight"], weights["layers.0.query.weight"])
     torch.testing.assert_close(
         logits(spec, moved, batch, 4), logits(spec, weights, batch, 4), atol=1e-5, rtol=0
@@ -52,7 +52,7 @@ def test_a_dead_head_has_no_importance() -> None:
     dead = dict(weights)
     dead["layers.0.output.weight"] = weights["layers.0.output.weight"].clone()
     dead["layers.0.output.weight"][:, 8:16] = 0.0
-    importance = measure(spec, dead, [batch])
+    importance = measure_importance(spec, dead, [batch])
     assert float(importance.heads[0, 1]) == 0.0
     assert float(importance.heads[0, 0]) > 0.0
     assert int((importance.neurons > 0).sum()) == 2 * 64

@@ -36,7 +36,7 @@ def test_the_card_can_be_measured_again(data: Path) -> None:
     """One submodel on the 872 sentences, from the files that ship."""
     from pliant.elastic.export import load_weights
     from pliant.elastic.network import embed, forward
-    from pliant.elastic.training_batches import by_length, collate, tokenise
+    from pliant.elastic.training_batches import batch_by_length, collate, tokenise
     from pliant.models.examples import read_examples
     from pliant.models.spec import picked_layers
     from pliant.models.tokenizer import open_tokenizer
@@ -47,7 +47,7 @@ def test_the_card_can_be_measured_again(data: Path) -> None:
         open_tokenizer(SHIPPED, spec), read_examples(data / "sst2/dev.tsv", spec.head.labels or ()), None
     )
     correct = 0
-    for indices in by_length(dev, 64):
+    for indices in batch_by_length(dev, 64):
         batch = collate([dev[i] for i in indices])
         answer = forward(spec, weights, batch, embed(spec, weights, batch), picked_layers(6, 3), 3)
         correct += int((answer.logits.argmax(1) == batch.labels).sum())

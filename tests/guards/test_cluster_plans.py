@@ -28,7 +28,7 @@ from pliant.ir.program import Program
 from pliant.models.encoder.encoder_spec import EncoderSpec
 from pliant.plan.partition.baselines import by_speed, coedge, equal, local
 from pliant.plan.partition.decision import Decision
-from pliant.plan.partition.partition_cost import as_partition
+from pliant.plan.partition.partition_cost import to_partition
 from pliant.plan.partition.partitioner import choose_partition, solve
 from pliant.plan.partition.problem import PartitionProblem, pose
 from pliant.plan.split.split_program import layer_segment, program_of, split
@@ -117,7 +117,7 @@ def in_clear(name: str, spec: EncoderSpec, partition: Partition) -> str:
 
 def quickest(spec: EncoderSpec, n: int, mode: Mode, primary: str = "d0") -> Partition:
     p = problem(spec, some(n), primary)
-    return as_partition(p, solve(p, mode)[0])
+    return to_partition(p, solve(p, mode)[0])
 
 
 def modes() -> Iterator[str]:

@@ -202,7 +202,7 @@ def traded(count: int, seed: int) -> Iterator[str]:
         pick = trade.pick(n, floor, deadline_s)
         load = 2.5 if count // 3 <= i < 2 * count // 3 else 1.0
         seconds = pick.level.at(n).median_s * load * float(rng.lognormal(0.0, 0.1))
-        trade.took(pick.level, n, seconds)
+        trade.observe(pick.level, n, seconds)
         asked = f"floor {floor} deadline {'none' if deadline_s is None else f'{deadline_s:.6g}'}"
         answer = f"{pick.level.key} {pick.time.median_s:.6g} s{'' if pick.is_met else ' late'}"
         yield f"{i} {n} {asked}: {answer}; pace {trade.bound.pace:.6g} factor {trade.bound.factor():.6g}"

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from pliant.ir.bitwidths import FULL_BITS
-from pliant.ir.cost import Cost, costs_of, dilated, simulate
+from pliant.ir.cost import Cost, cost_table, dilate, simulate
 from pliant.ir.device import DeviceProfile, LayerTime, Overhead
 from pliant.ir.dilation import Dilation
 from pliant.ir.link import Link
@@ -96,11 +96,11 @@ class Case:
 
     @property
     def expected(self) -> Cost:
-        return costs_of(self.device, self.tokens, "median")
+        return cost_table(self.device, self.tokens, "median")
 
     @property
     def costs(self) -> Cost:
-        return costs_of(self.device, self.tokens, "p95")
+        return cost_table(self.device, self.tokens, "p95")
 
     def __str__(self) -> str:
         working = "" if self.working_bytes is None else f" working {self.working_bytes} B"
@@ -135,8 +135,8 @@ def elastic(
     def made(case: Case) -> Plan:
         how = replace(options, best_effort=True)
         return plan(
-            shape, dilated(case.costs, by), case.budget, IMPORTANCE, how,
-            expected=dilated(case.expected, by), held=held, accuracy=ACCURACY if is_measured else None,
+            shape, dilate(case.costs, by), case.budget, IMPORTANCE, how,
+            expected=dilate(case.expected, by), held=held, accuracy=ACCURACY if is_measured else None,
         )  # fmt: skip
 
     return made

@@ -7,7 +7,7 @@ from hashlib import sha256
 from pliant.compiler.executable.assemble_image import Image
 from pliant.compiler.executable.image_executable import image_executable
 from pliant.ir.check.executable_check import executable_faults
-from pliant.ir.check.program_check import faults
+from pliant.ir.check.program_check import program_faults
 from pliant.ir.cost import Span
 from pliant.ir.program import Program, Step
 from pliant.ir.text.executable_text import executable_text, parse_executable
@@ -38,7 +38,7 @@ def checked_text(program: Program) -> str:
     Rounding leaves out what the order of a floating-point sum changes.
     """
     assert parse_program(program_text(program)).program == program
-    assert not list(faults(program))
+    assert not list(program_faults(program))
     segments = (replace(s, steps=tuple(map(_rounded, s.steps))) for s in program.segments)
     return program_text(replace(program, segments=tuple(segments)))
 

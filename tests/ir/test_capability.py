@@ -13,8 +13,8 @@ from pliant.ir.capability import (
     MessageOverhead,
     ObservedStage,
     StageTimes,
-    refreshed,
-    refreshed_links,
+    refresh_capability,
+    refresh_links,
 )
 from pliant.ir.cost import latency, simulate
 from pliant.ir.dilation import Dilation
@@ -116,10 +116,10 @@ def test_compute_is_priced_on_its_own_device() -> None:
 
 def test_a_refreshed_device_takes_what_was_seen() -> None:
     """A device that turned three times slower is planned as such, kind by kind."""
-    device = refreshed(SLOW, [ObservedStage("rest", 1e9, 6.0), ObservedStage("rest", 5e8, 3.0)])
+    device = refresh_capability(SLOW, [ObservedStage("rest", 1e9, 6.0), ObservedStage("rest", 5e8, 3.0)])
     assert device.seconds("rest", 1e9) == pytest.approx(6.0)
     assert device.seconds("attend", 1e9) == SLOW.seconds("attend", 1e9)
-    again = refreshed(device, [ObservedStage("rest", 1e9, 6.0)])
+    again = refresh_capability(device, [ObservedStage("rest", 1e9, 6.0)])
     assert again.seconds("rest", 1e9) == pytest.approx(6.0)
 
 
@@ -127,14 +127,14 @@ def test_refreshed_links_blame_what_is_common() -> None:
     """All of a sender's exchanges slower: its egress. All of a receiver's: its ingress. One: the pair."""
     even = Links({name: Interface(100.0, 100.0) for name in "abc"})
     pairs = [(s, d) for s in "abc" for d in "abc" if s != d]
-    out = refreshed_links(even, {(s, d): 2.0 if s == "a" else 1.0 for s, d in pairs})
+    out = refresh_links(even, {(s, d): 2.0 if s == "a" else 1.0 for s, d in pairs})
     assert out.interfaces["a"] == Interface(50.0, 100.0)
     assert not out.pairs
-    into = refreshed_links(even, {(s, d): 2.0 if d == "a" else 1.0 for s, d in pairs})
+    into = refresh_links(even, {(s, d): 2.0 if d == "a" else 1.0 for s, d in pairs})
     assert into.interfaces["a"] == Interface(100.0, 50.0)
     assert not into.pairs
-    one = refreshed_links(even, {(s, d): 2.0 if (s, d) == ("a", "b") else 1.0 for s, d in pairs})
+    one = refresh_links(even, {(s, d): 2.0 if (s, d) == ("a", "b") else 1.0 for s, d in pairs})
     assert one.interfaces == even.interfaces
     assert one.link("a", "b") == Link(0.0, 50.0)
-    again = refreshed_links(one, {("a", "b"): 0.5})
+    again = refresh_links(one, {("a", "b"): 0.5})
     assert again.link("a", "b") == Link(0.0, 100.0)

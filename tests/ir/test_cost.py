@@ -18,7 +18,7 @@ from pliant.ir.cost import (
     LayerCost,
     Span,
     SpanState,
-    costs_of,
+    cost_table,
     latency,
     simulate,
 )
@@ -130,7 +130,7 @@ class Fixed:
     def link(self, lane: str, busy: Collection[str] = ()) -> Link:
         raise AssertionError(f"nothing moves on {lane} beside {busy}")
 
-    def hand_over(self, work: Exchange) -> tuple[float, float]:
+    def message_overhead(self, work: Exchange) -> tuple[float, float]:
         return 0.0, 0.0
 
 
@@ -224,15 +224,15 @@ def profile() -> DeviceProfile:
 
 def test_costs_between_measured_lengths_are_interpolated() -> None:
     """Lengths are bucketed for profiling: between two of them time is bounded by the line through both."""
-    table = costs_of(profile(), 40, "median")
+    table = cost_table(profile(), 40, "median")
     assert layer_seconds(table, 3, with_io=False) == pytest.approx(40 * 3e-5)
     assert layer_seconds(table, 3, with_io=True) == pytest.approx(40 * 3.6e-5)
     assert table.seconds(EMBED) == pytest.approx(40e-6)
-    p95 = costs_of(profile(), 5, "p95")
+    p95 = cost_table(profile(), 5, "p95")
     assert layer_seconds(p95, 12, with_io=False) == pytest.approx(16 * 12e-5 * 1.5)
     assert p95.link("io") == Link(2e-4, 5e8)
     with pytest.raises(ProfileError, match="65 tokens"):
-        costs_of(profile(), 65, "median")
+        cost_table(profile(), 65, "median")
 
 
 def test_a_dilated_device_takes_longer_for_all_but_exchanges_and_its_profile_says_so() -> None:
@@ -240,7 +240,7 @@ def test_a_dilated_device_takes_longer_for_all_but_exchanges_and_its_profile_say
     slow = emulate(emulate(profile(), Dilation(2.0, 3.0)), Dilation(2.0, 1.0))
     assert slow.dilation == Dilation(4.0, 3.0)
     assert (slow.layers, slow.disk) == (profile().layers, profile().disk)
-    costs, measured = costs_of(slow, 16, "median"), costs_of(profile(), 16, "median")
+    costs, measured = cost_table(slow, 16, "median"), cost_table(profile(), 16, "median")
     for work in (TOKENISE, EMBED, HEAD, Compute("layer", 0, 3)):
         assert costs.seconds(work) == 4 * measured.seconds(work)
         assert costs.seconds(work, ("io",)) == 4 * measured.seconds(work, ("io",))

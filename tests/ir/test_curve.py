@@ -11,11 +11,11 @@ from pliant.ir.curve import (
     MAX_POINTS,
     MAX_SECONDS,
     Curve,
-    exceeds_by,
     line,
+    max_excess,
     minimum,
-    thinned,
-    validated,
+    parse_curve,
+    thin,
 )
 
 seconds = st.floats(0.0, 10.0, allow_nan=False).map(lambda t: round(t, 6))
@@ -67,7 +67,7 @@ def test_adding_a_line_adds_it_at_every_length(curve: Curve, fixed: float, per_i
 @pytest.mark.parametrize("per_item", [0.0, 0.5])
 def test_adding_to_the_slowest_curve_that_can_be_gives_one_that_can_be(per_item: float) -> None:
     """A peer may tell of it, and the way there comes on top."""
-    more = validated([[0, 1.0], [5, MAX_SECONDS]]).plus(0.05, per_item)
+    more = parse_curve([[0, 1.0], [5, MAX_SECONDS]]).plus(0.05, per_item)
     assert more.points[0] == (0, 1.05)
     assert max(seconds for _, seconds in more.points) == MAX_SECONDS
 
@@ -107,15 +107,15 @@ def test_straight_pieces_are_not_cut() -> None:
 def test_the_largest_difference_is_that_of_all_lengths(a: Curve, b: Curve, max_n: int, ratio: float) -> None:
     """What T_th is held against."""
     gaps = [abs(a.at(n) - b.at(n)) for n in range(max_n + 1)]
-    assert exceeds_by(a, b, max_n, 0.0) == pytest.approx(max(gaps), rel=1e-9, abs=1e-9)
+    assert max_excess(a, b, max_n, 0.0) == pytest.approx(max(gaps), rel=1e-9, abs=1e-9)
     over = [g - ratio * min(a.at(n), b.at(n)) for n, g in enumerate(gaps)]
-    assert exceeds_by(a, b, max_n, ratio) == pytest.approx(max(over), rel=1e-9, abs=1e-9)
+    assert max_excess(a, b, max_n, ratio) == pytest.approx(max(over), rel=1e-9, abs=1e-9)
 
 
 @given(curves(max_points=12), st.integers(2, 8))
 def test_thinning_keeps_ends_and_bound(curve: Curve, most: int) -> None:
     """A curve for the wire has few points, those of the curve."""
-    fewer = thinned(curve, most)
+    fewer = thin(curve, most)
     assert len(fewer.points) <= max(most, min(2, len(curve.points)))
     assert set(fewer.points) <= set(curve.points)
     assert fewer.points[0] == curve.points[0]
@@ -125,8 +125,8 @@ def test_thinning_keeps_ends_and_bound(curve: Curve, most: int) -> None:
 @given(curves())
 def test_a_sound_curve_from_the_wire_is_taken(curve: Curve) -> None:
     """As lists or tuples, with whole seconds too."""
-    assert validated([list(p) for p in curve.points]) == curve
-    assert validated([(0, 1)]) == Curve(((0, 1.0),))
+    assert parse_curve([list(p) for p in curve.points]) == curve
+    assert parse_curve([(0, 1)]) == Curve(((0, 1.0),))
 
 
 @pytest.mark.parametrize(
@@ -159,4 +159,4 @@ def test_a_sound_curve_from_the_wire_is_taken(curve: Curve) -> None:
 def test_a_curve_from_the_wire_that_cannot_be_is_refused(points: object) -> None:
     """A lying peer costs itself its place, never a crash."""
     with pytest.raises(PeerCurveError):
-        validated(points)
+        parse_curve(points)

@@ -5,7 +5,7 @@ import pytest
 
 from pliant.ir.partition import Mode
 from pliant.ir.program import Compute, Exchange, Load, Segment, SliceRun, Step
-from pliant.ir.projection import joined, n_devices, project, takes_part
+from pliant.ir.projection import involves, join_segments, n_devices, project
 from pliant.plan.split.split_program import layer_segment
 from tests.plan.splits import MODES, bert, mobilebert, partition
 
@@ -44,7 +44,7 @@ def test_waiting_for_another_device_without_an_exchange_is_refused() -> None:
 def test_a_device_waits_at_a_barrier_for_itself_alone() -> None:
     """No member of a cluster hears when another one has ended a segment, or when a message has arrived."""
     segment = two_devices()
-    steps = joined((segment, segment)).steps
+    steps = join_segments((segment, segment)).steps
     assert [s.after for s in steps[:5]] == [s.after for s in segment.steps]
     assert [s.after for s in steps[5:]] == [(0, 3, 4), (1, 2), (1, 2, 6), (1, 2, 7), (5, 8)]
     assert n_devices((segment,)) == 2
@@ -53,7 +53,7 @@ def test_a_device_waits_at_a_barrier_for_itself_alone() -> None:
 def test_one_device_waits_at_a_barrier_for_all() -> None:
     """A program without names of devices has barriers that no lane passes early."""
     segment = Segment((Step("io", Load(0, (SliceRun(0, 0, 0, 4),), 256)), Step("cpu", Compute("layer", 0))))
-    assert [s.after for s in joined((segment, segment)).steps] == [(), (), (0, 1), (0, 1)]
+    assert [s.after for s in join_segments((segment, segment)).steps] == [(), (), (0, 1), (0, 1)]
     assert n_devices((segment, segment)) == 1
 
 
@@ -84,7 +84,7 @@ def test_no_step_is_lost_and_none_comes_before_what_it_waits_for(mode: Mode, ran
             for device in devices:
                 part = project(whole, device)
                 own, numbers = part.segment, part.numbers
-                mine = {i for i, step in enumerate(whole.steps) if takes_part(step, device)}
+                mine = {i for i, step in enumerate(whole.steps) if involves(step, device)}
                 assert sorted(numbers) == sorted(mine)
                 for at, (step, number) in enumerate(zip(own.steps, numbers, strict=True)):
                     assert step.work == whole.steps[number].work

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pliant.ir.symbolic import Trace, at_least, at_most, is_symbolic, largest, plain, size_array
+from pliant.ir.symbolic import Trace, at_least, at_most, is_symbolic, largest, plain_value, size_array
 
 _OPERATIONS: tuple[Callable[[int, int], int], ...] = (
     operator.add,
@@ -47,7 +47,7 @@ def test_numbers_are_those_of_running_again_wherever_the_conditions_hold(
     """An executable is bound to other sizes on nothing but this promise."""
     trace = Trace()
     made = _run(steps, trace.symbol("a", sizes[0]), trace.symbol("b", sizes[1]))
-    assert list(map(plain, made)) == _run(steps, *sizes[:2])
+    assert list(map(plain_value, made)) == _run(steps, *sizes[:2])
     assert trace.checker(("a", "b"))(*sizes[:2])
     if trace.checker(("a", "b"))(*sizes[2:]):
         assert list(trace.evaluator(("a", "b"), made)(*sizes[2:])) == _run(steps, *sizes[2:])
@@ -99,7 +99,7 @@ def test_sizes_at_which_a_divisor_is_0_do_not_hold() -> None:
     n = trace.symbol("n", 50)
     number = 96 // (n // 8)
     holds = trace.checker(("n",))
-    assert plain(number) == 16
+    assert plain_value(number) == 16
     assert holds(20)
     assert not holds(5)
 
@@ -111,4 +111,4 @@ def test_the_largest_of_several_is_found_anew_for_other_sizes() -> None:
     most = largest([n * 2, 10, n * 2, n + 1])
     assert not trace.conditions
     assert trace.evaluator(("n",), [most])(30) == (60,)
-    assert plain(most) == 10
+    assert plain_value(most) == 10

@@ -5,7 +5,7 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from pliant.plan.submodel.accuracy import ExpectedAccuracy, curves, expected_accuracy, expected_grid
+from pliant.plan.submodel.accuracy import ExpectedAccuracy, accuracy_curves, expected_accuracy, expected_grid
 from pliant.plan.submodel.plan_options import OURS
 from pliant.store.manifest import AccuracyEntry, AccuracyFold, AccuracyTable
 
@@ -141,7 +141,7 @@ def test_expected_accuracy_never_falls_with_bits_with_folds_too() -> None:
     """The planner spends bytes on bits: it relies on their not hurting."""
     rng = np.random.default_rng(4)
     grid = expected_grid(table_of(*drawn(rng, shaped(rng), 150, 0.5)))
-    known = curves(grid, OURS.errors)
+    known = accuracy_curves(grid, OURS.errors)
     for n, m, _ in PLACES:
         row = [grid[n, m, bits] for bits in (2, 4, 32)]
         assert row == sorted(row)

@@ -17,7 +17,7 @@ from pliant.plan.plan import Budget, Plan
 from pliant.plan.submodel.accuracy import AccuracyGrid
 from pliant.plan.submodel.search import plan
 from pliant.plan.submodel.shape import StoreShape
-from pliant.plan.submodel.submodel import rank, submodels
+from pliant.plan.submodel.submodel import rank_submodels, submodels
 from tests.plan.problems import random_problem
 
 ROUNDING = 1e-12  # of sums of floats, in another order
@@ -44,7 +44,7 @@ def assert_never_worse(
     plans: list[Plan | None], shape: StoreShape, costs: CostTable, grid: AccuracyGrid | None
 ) -> None:
     """Of plans under budgets that grow; None where there is none."""
-    order = [(c.n, c.m) for c in rank(submodels(shape.n_layers, shape.widths, costs))]
+    order = [(c.n, c.m) for c in rank_submodels(submodels(shape.n_layers, shape.widths, costs))]
     for less, more in pairwise(plans):
         if less is None:
             continue

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pliant.plan.plan import WHOLE_S, Budget, Plan
+from pliant.plan.plan import NO_TARGET_S, Budget, Plan
 from pliant.plan.submodel.accuracy import AccuracyInterval
 from pliant.plan.submodel.search import plan
 from tests.plan.test_plan import COSTS, IMPORTANCE, SHAPE
@@ -32,7 +32,7 @@ def test_a_plan_that_is_late_says_so(made: Plan) -> None:
 
 def test_without_a_target_nothing_is_measured_against_one() -> None:
     """The hour that stands for no target was shown as one: 3.6e+03 s, and IO budgets of as much."""
-    most = plan(SHAPE, COSTS, Budget(WHOLE_S, 200_000, 4_000_000), IMPORTANCE)
+    most = plan(SHAPE, COSTS, Budget(NO_TARGET_S, 200_000, 4_000_000), IMPORTANCE)
     for text in (str(most), repr(most), most._repr_html_()):
         assert "predicted of" not in text
         assert "3.6e" not in text

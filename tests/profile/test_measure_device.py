@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pliant.errors import ProfileError
-from pliant.ir.cost import costs_of
+from pliant.ir.cost import cost_table
 from pliant.models.hf.checkpoint import open_checkpoint
 from pliant.models.spec import ModelSpec
 from pliant.plan.submodel.prices import layer_seconds
@@ -89,7 +89,7 @@ def test_a_profile_makes_a_cost_table(device: Clockwork) -> None:
     """The planner's door: a real profile must be accepted there at both percentiles."""
     profile = measure_device(device, n_threads=2, seconds=0.01)
     for percentile in ("median", "p95"):
-        assert layer_seconds(costs_of(profile, 20, percentile), 4, with_io=False) > 0  # type: ignore[arg-type]
+        assert layer_seconds(cost_table(profile, 20, percentile), 4, with_io=False) > 0  # type: ignore[arg-type]
 
 
 def test_progress_ends_at_its_total(device: Clockwork) -> None:

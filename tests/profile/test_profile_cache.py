@@ -12,11 +12,11 @@ from pliant.ir.link import Link
 from pliant.ir.times.timing import Timing
 from pliant.profile.profile_cache import (
     VERSION,
-    load_between,
+    interpolate_profile,
     load_profile,
     profile_path,
     save_profile,
-    why_unread,
+    unreadable_reason,
 )
 
 T = Timing(1e-3, 2e-3)
@@ -39,7 +39,7 @@ def test_a_damaged_file_is_no_profile(tmp_path: Path, text: bytes) -> None:
     path = tmp_path / "profile.json"
     path.write_bytes(text)
     assert load_profile(path) is None
-    assert "damaged" in (why_unread(path) or "")
+    assert "damaged" in (unreadable_reason(path) or "")
 
 
 def test_a_value_that_cannot_be_is_no_profile(tmp_path: Path) -> None:
@@ -56,7 +56,9 @@ def test_a_file_of_another_format_is_measured_again_and_says_so(tmp_path: Path) 
     assert kept["version"] == VERSION
     path.write_text(json.dumps(kept | {"version": VERSION + 1}))
     assert load_profile(path) is None
-    assert why_unread(path) == f"it has format {VERSION + 1}, and this version of pliant reads {VERSION}"
+    assert (
+        unreadable_reason(path) == f"it has format {VERSION + 1}, and this version of pliant reads {VERSION}"
+    )
 
 
 def test_a_file_without_a_version_is_of_the_first_format(tmp_path: Path) -> None:
@@ -66,12 +68,12 @@ def test_a_file_without_a_version_is_of_the_first_format(tmp_path: Path) -> None
     del kept["version"]
     path.write_text(json.dumps(kept))
     assert load_profile(path) == PROFILE
-    assert why_unread(path) is None
+    assert unreadable_reason(path) is None
 
 
 def test_where_no_profile_was_kept_there_is_nothing_to_say(tmp_path: Path) -> None:
     """The first start of a device is no fault."""
-    assert why_unread(tmp_path / "p.json") is None
+    assert unreadable_reason(tmp_path / "p.json") is None
 
 
 def test_another_device_has_another_file(tmp_path: Path) -> None:
@@ -100,9 +102,9 @@ def test_between_two_rates_layers_follow_the_clock_and_reads_do_not(tmp_path: Pa
     at_1, at_3 = PROFILE.layers[0].alone, Timing(5e-4, 1e-3)
     fast = replace(PROFILE, frequency_Hz=3e9, layers=(LayerTime(16, 4, at_3, at_3),), disk=Link(0.0, 1e9))
     save_profile(profile_path(*about, 1e9), replace(PROFILE, frequency_Hz=1e9))
-    assert load_between(profile_path(*about, 1.5e9), 1.5e9) is None
+    assert interpolate_profile(profile_path(*about, 1.5e9), 1.5e9) is None
     save_profile(profile_path(*about, 3e9), fast)
-    found = load_between(profile_path(*about, 1.5e9), 1.5e9)
+    found = interpolate_profile(profile_path(*about, 1.5e9), 1.5e9)
     assert found is not None
     # 1 / 1.5 lies a half from 1 / 3 towards 1 / 1
     assert found.layers[0].alone.median_s == pytest.approx((at_1.median_s + at_3.median_s) / 2)
@@ -112,7 +114,7 @@ def test_between_two_rates_layers_follow_the_clock_and_reads_do_not(tmp_path: Pa
     assert found.frequency_Hz == 1.5e9
     assert "between 1.00 and 3.00 GHz" in (found.frequency_reason or "")
     for out in (0.9e9, 3.2e9):
-        assert load_between(profile_path(*about, out), out) is None
+        assert interpolate_profile(profile_path(*about, out), out) is None
 
 
 def test_profiles_of_other_layers_tell_nothing_of_rates_between(tmp_path: Path) -> None:
@@ -121,7 +123,7 @@ def test_profiles_of_other_layers_tell_nothing_of_rates_between(tmp_path: Path) 
     other = replace(PROFILE, frequency_Hz=3e9, layers=(LayerTime(32, 4, T, T),))
     save_profile(profile_path(*about, 1e9), replace(PROFILE, frequency_Hz=1e9))
     save_profile(profile_path(*about, 3e9), other)
-    assert load_between(profile_path(*about, 2e9), 2e9) is None
+    assert interpolate_profile(profile_path(*about, 2e9), 2e9) is None
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from pliant.errors import BudgetError
 from pliant.ir.device import DeviceProfile
-from pliant.plan.plan import WHOLE_S
+from pliant.plan.plan import NO_TARGET_S
 from pliant.plan.submodel.plan_options import PlanOptions
 from pliant.run.submodel.plans.submodel_planner import SessionOptions
 from tests.run.conftest import OpenElastic
@@ -56,9 +56,9 @@ def test_a_node_trades_layers_of_an_ordinary_model_only_when_told_to(
     depths: str,
 ) -> None:
     """Its levels come from the same planner, so the rule holds for every deadline of a request."""
-    options = SessionOptions(WHOLE_S, length=8, n_threads=1, plan=PlanOptions(depths=depths))  # type: ignore[arg-type]
+    options = SessionOptions(NO_TARGET_S, length=8, n_threads=1, plan=PlanOptions(depths=depths))  # type: ignore[arg-type]
     with elastic_session(options, store=tiny_store(**ORDINARY), profile=slow_profile(widths=(4,))) as session:
-        plans = [session.plan_at(n, t) for n in (8, 24) for t in (1e-6, 0.006, 0.01, WHOLE_S)]
+        plans = [session.plan_at(n, t) for n in (8, 24) for t in (1e-6, 0.006, 0.01, NO_TARGET_S)]
         is_any = depths == "any"
         assert any(p.n < 4 for p in plans) == is_any
         assert ({p.cut for p in plans} == {"none", "untrained"}) == is_any

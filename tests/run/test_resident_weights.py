@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pliant.errors import BudgetError
 from pliant.ir.bitwidths import FULL_BITS
-from pliant.ir.cost import costs_of
+from pliant.ir.cost import cost_table
 from pliant.ir.link import Link
 from pliant.plan.plan import Plan
 from pliant.plan.submodel.accuracy import ExpectedAccuracy
@@ -111,7 +111,7 @@ def test_more_memory_or_time_is_never_worse_at_any_length(
             continue
         plan = planner.plan(options, length, held=held)
         plans.append(plan if plan.meets_target else None)
-    costs = costs_of(planner.profile, length, "p95")
+    costs = cost_table(planner.profile, length, "p95")
     grid = None if planner.accuracy is None else planner.accuracy.grid
     assert_never_worse(plans, planner.shape, costs, grid)
 
@@ -134,7 +134,7 @@ def test_with_the_same_memory_a_longer_target_is_never_worse_at_any_length(
         targets = [SessionOptions(t * whole_s + 1e-3, length=OWN) for t in times]
         plans = [planner.plan(target, length, held=held) for target in targets]
         in_time = [plan if plan.meets_target else None for plan in plans]
-        costs = costs_of(planner.profile, length, "p95")
+        costs = cost_table(planner.profile, length, "p95")
         grid = None if planner.accuracy is None else planner.accuracy.grid
         assert_never_worse(in_time, planner.shape, costs, grid)
 

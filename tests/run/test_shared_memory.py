@@ -15,7 +15,7 @@ import pliant
 from pliant.errors import BudgetError, InputError, ModelError, StoreError
 from pliant.ir.endpoint import Request
 from pliant.plan.memory_shares import MemoryOption
-from pliant.plan.plan import WHOLE_S
+from pliant.plan.plan import NO_TARGET_S
 from pliant.run.array_sessions.recurrent_session import RecurrentSession
 from pliant.run.process_memory import MemoryBudget
 from pliant.run.submodel.elastic_session import ElasticSession
@@ -223,7 +223,7 @@ def test_damage_leaves_less_in_memory_and_never_more(
     """A share may shrink while the disk fails: others count on the bytes that it had."""
     path = shutil.copytree(tiny_store(**ELASTIC), tmp_path / "store")
     budget = MemoryBudget(10**8)
-    with elastic_session(SessionOptions(WHOLE_S, None, length=8), store=path, memory=budget) as session:
+    with elastic_session(SessionOptions(NO_TARGET_S, None, length=8), store=path, memory=budget) as session:
         expected, before = session(TEXT), session.runner.held_bytes
         session.runner.lanes.drain()
         for entry in session.store.manifest.layers:

@@ -16,7 +16,7 @@ import pytest
 from pliant.ir.endpoint import Request
 from pliant.ir.reply import Reply
 from pliant.models.tokenizer import TokenizedInput
-from pliant.plan.plan import WHOLE_S
+from pliant.plan.plan import NO_TARGET_S
 from pliant.run.process_memory import MemoryBudget
 from pliant.run.submodel.elastic_details import ElasticDetails
 from pliant.run.submodel.elastic_session import ElasticSession
@@ -104,7 +104,7 @@ class Crowd:
 def served(
     path: Path, cache: Path, preload: int | None, memory: MemoryBudget | None
 ) -> Iterator[tuple[ElasticSession, Running]]:
-    options = SessionOptions(WHOLE_S, preload, length=24, n_threads=1, adapts=False)
+    options = SessionOptions(NO_TARGET_S, preload, length=24, n_threads=1, adapts=False)
     profile = paper_profile(lengths=(8, 24, 64))
     with open_store(path) as one:
         session = ElasticSession(one, profile, options, name="tiny", cache=cache, memory=memory)
@@ -166,7 +166,7 @@ def test_clients_of_mixed_terms_are_answered_together(
 @contextmanager
 def crowded(path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Crowd]:
     """A node whose first request is being answered, and four others with 1 to 4 words wait behind it."""
-    options = SessionOptions(WHOLE_S, 10**9, length=24, n_threads=1, adapts=False)
+    options = SessionOptions(NO_TARGET_S, 10**9, length=24, n_threads=1, adapts=False)
     with open_store(path) as one, ThreadPoolExecutor(8) as clients:
         session = ElasticSession(one, paper_profile(lengths=(8, 24, 64)), options, name="tiny", cache=cache)
         recorder = Recorder(session, monkeypatch)

@@ -15,7 +15,7 @@ from pliant.models.encoder.encoder_graph import ComputeDtype
 from pliant.models.tokenizer import TokenizedInput, open_tokenizer
 from pliant.plan.plan import Plan
 from pliant.plan.precision import PrecisionChoice, PrecisionForm, check_tolerance, choose_form
-from pliant.plan.submodel.accuracy import curves
+from pliant.plan.submodel.accuracy import accuracy_curves
 from pliant.run.submodel.engine import Engine
 from pliant.run.submodel.plans.submodel_planner import SessionOptions, planner_of
 from pliant.store.read import Store
@@ -112,7 +112,7 @@ def _by_accuracy(
     for compute, plan in plans.items():
         planner = planner_of(store.manifest, profiles[compute])
         assert planner.accuracy is not None
-        known = curves(planner.accuracy.grid, errors)
+        known = accuracy_curves(planner.accuracy.grid, errors)
         exact = known.at(plan.n, plan.width, plan.fidelity)
         weight_error = to_weight_error(measured.errors[compute], measured.coarser, errors)
         lowered = known.at(plan.n, plan.width, plan.fidelity - weight_error)

@@ -18,7 +18,7 @@ from pliant.ir.device import DeviceProfile
 from pliant.models.encoder.encoder_graph import ComputeDtype
 from pliant.models.tokenizer import open_tokenizer
 from pliant.plan.plan import Plan
-from pliant.profile.profile_cache import load_profile, why_unread
+from pliant.profile.profile_cache import load_profile, unreadable_reason
 from pliant.run.submodel.engine import runs_of
 from pliant.run.submodel.plans.submodel_planner import SessionOptions, planner_of
 from pliant.settings import cache_folder
@@ -172,6 +172,6 @@ def _profile(store: Store, options: LibraryOptions, on_progress: OnProgress) -> 
         return profile_of(store, cache_folder(), options.target.n_threads, options.compute, on_progress)
     found = load_profile(options.profile)
     if found is None:
-        why = why_unread(options.profile) or "there is no such file"
+        why = unreadable_reason(options.profile) or "there is no such file"
         raise InputError(f"the profile {options.profile} is not used, {why}; make one with pliant profile.")
     return found

@@ -3,7 +3,7 @@
 from pliant.api.model import CheckpointModel, Model, StoreModel
 from pliant.api.open_elastic import read_measurements
 from pliant.ir.bitwidths import FULL_BITS
-from pliant.plan.submodel.mixed_bits_accuracy import MixedBitsAccuracy, whole_accuracy
+from pliant.plan.submodel.mixed_bits_accuracy import MixedBitsAccuracy, mixed_bits_accuracy
 
 
 def accuracy_of(model: Model) -> MixedBitsAccuracy | None:
@@ -22,4 +22,4 @@ def accuracy_of(model: Model) -> MixedBitsAccuracy | None:
             return None
     if table is None:
         return None
-    return whole_accuracy(table, importance or ((1.0,) * spec.n_heads,) * spec.n_layers, full_bits)
+    return mixed_bits_accuracy(table, importance or ((1.0,) * spec.n_heads,) * spec.n_layers, full_bits)

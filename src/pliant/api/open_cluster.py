@@ -27,7 +27,7 @@ from pliant.cluster.session.cluster_session import ClusterSession
 from pliant.cluster.session.shared_primary import SharedPrimary
 from pliant.errors import ClusterError, MulticastError
 from pliant.ir.bitwidths import WeightFormat
-from pliant.ir.dilation import Dilation, compute_alone
+from pliant.ir.dilation import Dilation, require_compute_only
 from pliant.quantities import parse_seconds
 from pliant.settings import cache_folder, thread_count
 
@@ -80,7 +80,9 @@ class Cluster:
             cache=self._cache,
             n_threads=thread_count(threads),
             free_bytes=memory_source(memory),
-            dilation=dilation if callable(dilation) else compute_alone(dilation, "a member of a cluster"),
+            dilation=dilation
+            if callable(dilation)
+            else require_compute_only(dilation, "a member of a cluster"),
             engine=engine,
             data_ports=data_ports(data_port),
             patience=patience,

@@ -19,8 +19,8 @@ import msgspec
 from pliant.api.choose_elastic import choose_elastic
 from pliant.api.model import ElasticModel, StoreModel
 from pliant.errors import InputError, StoreError
-from pliant.ir.cost import costs_of
-from pliant.ir.device import BUSY, DeviceProfile, emulate
+from pliant.ir.cost import cost_table
+from pliant.ir.device import MAX_DISTURBED, DeviceProfile, emulate
 from pliant.ir.dilation import Dilation
 from pliant.models.encoder.encoder_graph import ComputeDtype
 from pliant.models.hf.checkpoint import open_checkpoint
@@ -31,11 +31,11 @@ from pliant.plan.submodel.baseline import load_and_execute, preload_model, stand
 from pliant.profile.cpu_info import cpu_model, frequency_limit
 from pliant.profile.measure_device import ProfileProgress, io_method, measure_device, subject_name
 from pliant.profile.profile_cache import (
-    load_between,
+    interpolate_profile,
     load_profile,
     profile_path,
     save_profile,
-    why_unread,
+    unreadable_reason,
 )
 from pliant.run.process_memory import MemoryBudget
 from pliant.run.submodel.elastic_session import ElasticSession
@@ -164,8 +164,8 @@ def plan_of(
         return planner.plan_resident(
             terms, arena_bytes=overhead.arena_bytes, fixed_bytes=overhead.fixed_bytes
         )[0]
-    job = (planner.shape, costs_of(profile, length, "p95"), options.budget, planner.importance)
-    settings, expected = options.planning, costs_of(profile, length, "median")
+    job = (planner.shape, cost_table(profile, length, "p95"), options.budget, planner.importance)
+    settings, expected = options.planning, cost_table(profile, length, "median")
     grid = None if planner.accuracy is None else planner.accuracy.grid
     if baseline == "load-exec":
         made = load_and_execute(*job, settings, expected=expected, accuracy=grid)
@@ -278,14 +278,14 @@ def profile_of(
     about = cpu_model(), n_threads, subject_name(store.spec, compute), io_method(store)
     path = profile_path(cache, *about, now_Hz)
     kept = None if measurement else load_profile(path)
-    is_stale = kept is not None and kept.disturbed > BUSY and _can_be_better(path)
+    is_stale = kept is not None and kept.disturbed > MAX_DISTURBED and _can_be_better(path)
     if is_stale:
         kept = None
     if kept is None and measurement is None and now_Hz is not None and not is_stale:
-        kept = load_between(path, now_Hz)
+        kept = interpolate_profile(path, now_Hz)
     if kept is not None:
         return kept
-    how, why = measurement or MeasurementOptions(), None if measurement else why_unread(path)
+    how, why = measurement or MeasurementOptions(), None if measurement else unreadable_reason(path)
     if is_stale:
         why = "it was measured while other processes used the cores"
     what = "profiling this device" + (f": the kept profile is not used, {why}" if why else "")

@@ -14,7 +14,7 @@ from pliant.api.resolve import Source, resolve
 from pliant.models.encoder.encoder_directory import open_directory
 from pliant.models.encoder.encoder_random import random_encoder
 from pliant.models.encoder.encoder_source import Encoder
-from pliant.store.store_encoder import stored_encoder
+from pliant.store.store_encoder import open_stored_encoder
 
 
 def open_encoder(source: Source, cache: Path) -> Encoder:
@@ -26,7 +26,7 @@ def encoder_of(model: Model, cache: Path) -> Encoder:
     """Open a model as an encoder. Raises ModelError for a model of another kind, and as `open_encoder`."""
     match model:
         case StoreModel():
-            return stored_encoder(model.path)
+            return open_stored_encoder(model.path)
         case CheckpointModel(path=Path() as path) | EncoderModel(weights=Path() as path):
             return open_directory(path, cache)
         case EncoderModel(weights=RandomWeights(config, seed)):

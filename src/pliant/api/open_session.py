@@ -23,9 +23,9 @@ from pliant.api.open_elastic import Baseline, OnProgress, PrecisionOptions, open
 from pliant.api.resolve import Source, resolve
 from pliant.errors import InputError, NodeError
 from pliant.ir.device import DeviceProfile
-from pliant.ir.dilation import Dilation, compute_alone
+from pliant.ir.dilation import Dilation, require_compute_only
 from pliant.models.hf.config import ignored_head
-from pliant.plan.plan import WHOLE_S
+from pliant.plan.plan import NO_TARGET_S
 from pliant.plan.precision import TOLERANCE, ComputePrecision, check_compute
 from pliant.plan.submodel.plan_options import OURS, Depths, PlanOptions
 from pliant.quantities import parse_bytes, parse_seconds
@@ -140,7 +140,7 @@ def open(
             precision_options = _precision_options(compute, examples, tolerance)
             _warn_of_head(model)
             options = SessionOptions(
-                target_s=WHOLE_S if latency is None else parse_seconds(latency),
+                target_s=NO_TARGET_S if latency is None else parse_seconds(latency),
                 preload_bytes=preload_of(preload, memory),
                 memory_bytes=memory_limit_of(memory),
                 working_bytes=None if working is None else parse_bytes(working),
@@ -277,4 +277,4 @@ def _defaults() -> Mapping[str, Any]:
 
 
 def _compute_alone(model: Model, dilation: Dilation) -> Dilation:
-    return compute_alone(dilation, f"{model.name} is {model.kind}, which")
+    return require_compute_only(dilation, f"{model.name} is {model.kind}, which")

@@ -19,7 +19,7 @@ from pliant.cli.shared.show_reply import show_truncation
 from pliant.cli.shared.text_lines import InputText, Truncate, make_readable, refuse_truncation
 from pliant.cli.shared.text_model import text_model
 from pliant.cli.shared.verb_options import Json, SessionArguments, System, resolve_for
-from pliant.elastic.evaluate.intervals import accuracy
+from pliant.elastic.evaluate.intervals import accuracy_interval
 from pliant.errors import InputError
 from pliant.ir.times.timing import is_in_time
 from pliant.models.examples import read_examples
@@ -150,7 +150,7 @@ def _values(args: EvalArguments, session: Session[Any], answered: _ScoredAnswers
     """The report for machines (design.md, "Interfaces")."""
     rows, target_s = answered.rows, args.session.target_s
     seconds = np.array([row.seconds for row in rows])
-    share = accuracy(np.array(answered.right, bool))
+    share = accuracy_interval(np.array(answered.right, bool))
     met = None if target_s is None else float(np.mean([is_in_time(row.seconds, target_s) for row in rows]))
     values: dict[str, Any] = {
         "accuracy": share.value,

@@ -14,7 +14,7 @@ from pliant.api.resolve import resolve
 from pliant.cli.shared.show import print_json, progress_bar
 from pliant.cli.shared.verb_options import Json, parse_numbers, shipped
 from pliant.elastic.evaluate.accuracy_grid import measure_grid
-from pliant.elastic.evaluate.labelled_inputs import LabelledInput, spread
+from pliant.elastic.evaluate.labelled_inputs import LabelledInput, pick_evenly
 from pliant.elastic.importance import ablate, first_order
 from pliant.errors import InputError
 from pliant.ir.bitwidths import BITS, FULL_BITS, LOWEST_BITS
@@ -170,7 +170,7 @@ def _importance_given(
         raise InputError(
             f"importance is measured between {LOWEST_BITS} bits and {FULL_BITS}; keep both in --bits."
         )
-    return _LabelledExamples(spread(read_examples(path, spec.head.labels or ()), n_examples))
+    return _LabelledExamples(pick_evenly(read_examples(path, spec.head.labels or ()), n_examples))
 
 
 def _accuracy_given(
@@ -181,7 +181,7 @@ def _accuracy_given(
         return None
     if path.suffix == ".json":
         return read_accuracy(path, spec)
-    return _LabelledExamples(spread(read_examples(path, spec.head.labels or ()), n_examples))
+    return _LabelledExamples(pick_evenly(read_examples(path, spec.head.labels or ()), n_examples))
 
 
 def _importance(

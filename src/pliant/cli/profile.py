@@ -18,7 +18,7 @@ from pliant.cli.shared.verb_options import (
     parse_numbers,
     resolve_for,
 )
-from pliant.ir.device import BUSY, DeviceProfile
+from pliant.ir.device import MAX_DISTURBED, DeviceProfile
 from pliant.quantities import format_bytes, format_seconds
 from pliant.run.session.session import Session
 from pliant.run.session.step_profile import StepProfile
@@ -91,7 +91,7 @@ def show_profile(profile: DeviceProfile) -> None:
         f"{profile.cpu}, {clock}{why}, {profile.n_threads} threads, {format_bytes(profile.memory_bytes)}"
     )
     typer.echo(f"model shape: {profile.subject}")
-    if profile.disturbed > BUSY:
+    if profile.disturbed > MAX_DISTURBED:
         typer.echo(
             f"Other processes used the cores in {100 * profile.disturbed:.0f} % of the samples; these are "
             "left out or shortened. Profile again when the machine is quiet."

@@ -79,11 +79,11 @@ def stretch(args: StretchArguments) -> None:
         check_picture(args.plot)
     try:
         from pliant.elastic.accuracy_counts import as_json, as_table
-        from pliant.elastic.progress import shown_progress
+        from pliant.elastic.progress import show_progress
         from pliant.elastic.stretch import stretch as run_stretch
     except ImportError as error:
         raise InputError(f"stretching needs torch ({error}): pip install 'pliant[train]'.") from error
-    with shown_progress(Console(stderr=True)) as watch:
+    with show_progress(Console(stderr=True)) as watch:
         report = run_stretch(options, watch)
     if args.plot is not None:
         draw_grid(report.grid, args.plot, f"{args.output.name}: accuracy on {args.dev.name}")

@@ -7,7 +7,7 @@ import torch
 from rich.table import Table
 
 from pliant.elastic.network import TensorMap, embed, forward
-from pliant.elastic.training_batches import Sample, by_length, collate
+from pliant.elastic.training_batches import Sample, batch_by_length, collate
 from pliant.models.spec import ModelSpec, picked_layers
 
 
@@ -24,7 +24,7 @@ class AccuracyCounts:
         return self.correct[n - 1][self.widths.index(m)] / self.n_examples
 
 
-def measure_grid(
+def count_correct(
     spec: ModelSpec,
     weights: TensorMap,
     samples: Sequence[Sample],
@@ -34,7 +34,7 @@ def measure_grid(
     chosen = range(1, spec.n_layers + 1) if depths is None else depths
     correct = [[0] * len(spec.widths) for _ in range(spec.n_layers)]
     with torch.no_grad():
-        for indices in by_length(samples, 64):
+        for indices in batch_by_length(samples, 64):
             batch = collate([samples[i] for i in indices])
             x = embed(spec, weights, batch)
             for n in chosen:

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import torch
 
 from pliant.elastic.network import TensorMap, TokenBatch
-from pliant.elastic.training_batches import Sample, collate, shuffled
+from pliant.elastic.training_batches import Sample, collate, shuffle_batches
 from pliant.errors import InputError
 
 WORD = "embeddings.word"
@@ -41,13 +41,13 @@ class LossFunction(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TrainingStage:
-    """One stage's name, length, batch and rate; `is_whole` trains the embeddings too."""
+    """One stage's name, length, batch and rate; `trains_embeddings` trains the embeddings too."""
 
     name: str
     n_steps: int
     batch: int
     rate: float
-    is_whole: bool
+    trains_embeddings: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ def learn(
     at = 0 if saved is None else int(saved["step"])
     weights = {n: w.detach().clone() for n, w in (start if saved is None else saved["weights"]).items()}
     average = {n: w.detach().clone() for n, w in (start if saved is None else saved["average"]).items()}
-    trained = [n for n in weights if stage.is_whole or not n.startswith("embeddings.")]
+    trained = [n for n in weights if stage.trains_embeddings or not n.startswith("embeddings.")]
     for name in trained:
         weights[name].requires_grad_()
     optimizers = _optimizers(weights, trained, stage.rate)
@@ -145,7 +145,7 @@ def learn(
             for optimizer in optimizers:
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=True)
-            _follow(average, weights, trained, min(schedule.average, (step + 1) / (step + 10)))
+            _update_average(average, weights, trained, min(schedule.average, (step + 1) / (step + 10)))
             on_step(step + 1, loss)
             if time.monotonic() - last_save_s >= schedule.save_every_s:
                 on_save(
@@ -166,7 +166,7 @@ def _steps(
     """Yield (step, indices) from step `first` on; an epoch's order depends on seed, stage and epoch."""
     per_epoch = -(-len(samples) // stage.batch)
     for epoch in range(first // per_epoch, -(-stage.n_steps // per_epoch)):
-        batches = shuffled(samples, stage.batch, f"{schedule.seed}/{stage.name}/{epoch}")
+        batches = shuffle_batches(samples, stage.batch, f"{schedule.seed}/{stage.name}/{epoch}")
         for i, indices in enumerate(batches):
             step = epoch * per_epoch + i
             if first <= step < stage.n_steps:
@@ -232,7 +232,7 @@ def _set_rate(optimizers: Sequence[torch.optim.Optimizer], stage: TrainingStage,
             group["lr"] = rate
 
 
-def _follow(average: TensorMap, weights: TensorMap, trained: Sequence[str], keep: float) -> None:
+def _update_average(average: TensorMap, weights: TensorMap, trained: Sequence[str], keep: float) -> None:
     """Move the average towards the weights; `keep` rises from 0.1, so that the start is soon forgotten."""
     with torch.no_grad():
         targets = [weights[n].detach() for n in trained]

@@ -17,7 +17,7 @@ from pliant.elastic.callbacks import TrainingCallbacks
 
 
 @contextmanager
-def shown_progress(console: Console) -> Iterator[TrainingCallbacks]:
+def show_progress(console: Console) -> Iterator[TrainingCallbacks]:
     """Yield callbacks that draw on `console`; the loss is smoothed over about 50 steps."""
     columns = (
         TextColumn("{task.description:8}"),

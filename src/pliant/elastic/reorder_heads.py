@@ -13,7 +13,7 @@ from pliant.elastic.network import Gates, TensorMap, TokenBatch, embed, forward
 from pliant.models.spec import ModelSpec
 
 
-def measure(spec: ModelSpec, weights: TensorMap, batches: Iterable[TokenBatch]) -> Gates:
+def measure_importance(spec: ModelSpec, weights: TensorMap, batches: Iterable[TokenBatch]) -> Gates:
     """The summed |dL/dg| of every head [N, M] and neuron [N, ffn] over labelled batches (at least one)."""
     gates = Gates(
         torch.ones(spec.n_layers, spec.n_heads, requires_grad=True),

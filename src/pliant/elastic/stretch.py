@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from pliant.elastic.accuracy_counts import AccuracyCounts, as_json, measure_grid
+from pliant.elastic.accuracy_counts import AccuracyCounts, as_json, count_correct
 from pliant.elastic.callbacks import TrainingCallbacks
 from pliant.elastic.export import load_weights, write_weights
 from pliant.elastic.learn import StateFile, TrainingSettings, TrainingStage, learn, n_steps
 from pliant.elastic.network import TensorMap
 from pliant.elastic.objectives import DistillationLoss, TuningLoss
-from pliant.elastic.reorder_heads import measure, reorder
+from pliant.elastic.reorder_heads import measure_importance, reorder
 from pliant.elastic.stretch_options import StretchOptions
-from pliant.elastic.training_batches import Sample, collate, shuffled, tokenise
+from pliant.elastic.training_batches import Sample, collate, shuffle_batches, tokenise
 from pliant.errors import ModelError
 from pliant.models.examples import label_names, read_examples
 from pliant.models.hf.checkpoint import Checkpoint, open_checkpoint
@@ -130,13 +130,13 @@ def _train(
 def _stages(options: StretchOptions, n_samples: int) -> tuple[TrainingStage, ...]:
     first, then = options.batch, options.distil_batch or options.batch
 
-    def stage(name: str, epochs: float, batch: int, rate: float, is_whole: bool) -> TrainingStage:
-        return TrainingStage(name, n_steps(n_samples, batch, epochs), batch, rate, is_whole)
+    def stage(name: str, epochs: float, batch: int, rate: float, trains_embeddings: bool) -> TrainingStage:
+        return TrainingStage(name, n_steps(n_samples, batch, epochs), batch, rate, trains_embeddings)
 
     return (
-        stage("tune", options.tune_epochs, first, options.rate, is_whole=True),
-        stage("distil", options.distil_epochs, then, options.rate, is_whole=False),
-        stage("final", options.final_epochs, then, options.final_rate, is_whole=False),
+        stage("tune", options.tune_epochs, first, options.rate, trains_embeddings=True),
+        stage("distil", options.distil_epochs, then, options.rate, trains_embeddings=False),
+        stage("final", options.final_epochs, then, options.final_rate, trains_embeddings=False),
     )
 
 
@@ -182,8 +182,8 @@ def _save(state: StateFile, at: _TrainingState) -> None:
 def _rank(
     options: StretchOptions, spec: ModelSpec, weights: TensorMap, train: Sequence[Sample]
 ) -> dict[str, torch.Tensor]:
-    order = shuffled(train, options.batch, f"{options.seed}/rank")[:_RANKING_BATCHES]
-    importance = measure(spec, weights, (collate([train[i] for i in batch]) for batch in order))
+    order = shuffle_batches(train, options.batch, f"{options.seed}/rank")[:_RANKING_BATCHES]
+    importance = measure_importance(spec, weights, (collate([train[i] for i in batch]) for batch in order))
     return reorder(spec, weights, importance)
 
 
@@ -192,13 +192,13 @@ def _finish(
 ) -> StretchReport:
     """Write the models and measure them as read back."""
     whole = replace(spec, widths=(spec.n_heads,), depths=None)
-    gold = measure_grid(whole, done.teacher, dev, depths=(spec.n_layers,))
+    gold = count_correct(whole, done.teacher, dev, depths=(spec.n_layers,))
     if options.teacher is not None and not options.teacher.exists():
         write_weights(options.teacher, whole, done.teacher, options.model)
     partial = options.out.parent / f".{options.out.name}.unmeasured"
     shutil.rmtree(partial, ignore_errors=True)  # left by a run interrupted while it measured
     write_weights(partial, spec, done.weights, options.model, options.is_compact)
-    grid = measure_grid(spec, load_weights(open_checkpoint(partial)), dev)
+    grid = count_correct(spec, load_weights(open_checkpoint(partial)), dev)
     report = StretchReport(options.out, grid, gold.accuracy(spec.n_layers, spec.n_heads))
     contents = {"dev": as_json(grid), "teacher_accuracy": report.teacher}
     (partial / "elastic.json").write_text(json.dumps(contents, indent=2) + "\n", encoding="utf-8")

@@ -31,7 +31,7 @@ def tokenise(tokenizer: Tokenizer, examples: Sequence[Example], max_tokens: int 
     return tuple(Sample(_encode(tokenizer, e, max_tokens), e.label) for e in examples)
 
 
-def shuffled(samples: Sequence[Sample], batch: int, seed: str) -> list[list[int]]:
+def shuffle_batches(samples: Sequence[Sample], batch: int, seed: str) -> list[list[int]]:
     """Return one epoch's batches as indices: random pools, sorted by length inside, in random order."""
     rng = random.Random(seed)
     order = list(range(len(samples)))
@@ -45,7 +45,7 @@ def shuffled(samples: Sequence[Sample], batch: int, seed: str) -> list[list[int]
     return batches
 
 
-def by_length(samples: Sequence[Sample], batch: int) -> Iterator[list[int]]:
+def batch_by_length(samples: Sequence[Sample], batch: int) -> Iterator[list[int]]:
     """Yield batches of indices of all samples, shortest first, for evaluation."""
     order = sorted(range(len(samples)), key=lambda i: samples[i].encoded.n_tokens)
     for i in range(0, len(order), batch):

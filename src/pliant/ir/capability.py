@@ -190,7 +190,7 @@ class ClusterCost:
         )
         return Link(alone.latency_s, shared_Bps)
 
-    def hand_over(self, work: Exchange) -> tuple[float, float]:
+    def message_overhead(self, work: Exchange) -> tuple[float, float]:
         n_bytes = value(work.n_bytes, {})
         src, dst = (self.capabilities.get(name) for name in (work.src, work.dst))
         return (
@@ -215,7 +215,7 @@ class ObservedStage:
     seconds: float
 
 
-def refreshed(capability: Capability, seen: Sequence[ObservedStage]) -> Capability:
+def refresh_capability(capability: Capability, seen: Sequence[ObservedStage]) -> Capability:
     """Return `capability` updated from a run's observations (Hepti 4.1: no second profiling pass).
 
     Per kind of stage, the drift becomes measured over predicted seconds; a kind that was not observed keeps
@@ -230,7 +230,7 @@ def refreshed(capability: Capability, seen: Sequence[ObservedStage]) -> Capabili
     return replace(capability, drifts=tuple(Drift(kind, f) for kind, f in drifts.items()))
 
 
-def refreshed_links(links: Links, ratios: Mapping[tuple[str, str], float]) -> Links:
+def refresh_links(links: Links, ratios: Mapping[tuple[str, str], float]) -> Links:
     """Return `links` updated from a run; `ratios` are measured over predicted seconds per pair.
 
     For a pair known to be slower than both interfaces, only the pair changes. For other slower pairs, the

@@ -11,7 +11,7 @@ from pliant.ir.device import DeviceProfile as DeviceProfile
 from pliant.ir.dilation import Dilation
 from pliant.ir.link import Link
 from pliant.ir.program import Compute, Exchange, Extents, Load, Program, Segment, Step, Work, bind
-from pliant.ir.projection import hand_over, n_devices
+from pliant.ir.projection import add_overheads, n_devices
 from pliant.ir.times.timing import Percentile
 
 TOKENISE, EMBED, HEAD = Compute("tokenise"), Compute("embed"), Compute("head")
@@ -54,7 +54,7 @@ class Cost(Protocol):
     def link(self, lane: str, busy: Collection[str] = ()) -> Link:
         """Return the link of `lane` meanwhile: of reads (`io`), or of exchanges (`net:src->dst`)."""
 
-    def hand_over(self, work: Exchange) -> tuple[float, float]:
+    def message_overhead(self, work: Exchange) -> tuple[float, float]:
         """The thread time of a message in seconds: the sender's, before it travels, and the receiver's."""
 
 
@@ -119,11 +119,11 @@ class CostTable:
             raise ProfileError(f"this device was measured to read on lane io, not to move bytes on {lane!r}.")
         return self.disk.times(self.io_slowdown) if "cpu" in busy else self.disk
 
-    def hand_over(self, work: Exchange) -> tuple[float, float]:
+    def message_overhead(self, work: Exchange) -> tuple[float, float]:
         return 0.0, 0.0
 
 
-def dilated(table: CostTable, dilation: Dilation) -> CostTable:
+def dilate(table: CostTable, dilation: Dilation) -> CostTable:
     """Return `table` with all costs multiplied by `dilation`."""
     factors = [dilation.factor(Compute("layer", width=row.width)) for row in table.layers]
     return replace(
@@ -139,7 +139,7 @@ def dilated(table: CostTable, dilation: Dilation) -> CostTable:
     )
 
 
-def costs_of(profile: DeviceProfile, length: int, percentile: Percentile) -> CostTable:
+def cost_table(profile: DeviceProfile, length: int, percentile: Percentile) -> CostTable:
     """The costs of a run of `length` tokens; raises ProfileError beyond the longest measured length."""
     layers = []
     for width in profile.widths:
@@ -155,7 +155,7 @@ def costs_of(profile: DeviceProfile, length: int, percentile: Percentile) -> Cos
         head_s=over.head.at(percentile),
         io_slowdown=max(1.0, profile.io_slowdown),
     )
-    return dilated(measured, profile.dilation)
+    return dilate(measured, profile.dilation)
 
 
 def simulate(program: Program, cost: Cost, extents: Extents = {}) -> tuple[Span, ...]:  # noqa: B006 - never written
@@ -180,13 +180,13 @@ def simulate(program: Program, cost: Cost, extents: Extents = {}) -> tuple[Span,
 
 def _simulate_devices(segments: Sequence[Segment], cost: Cost) -> tuple[Span, ...]:
     """Make an exchange last from its hand-over, or the previous arrival on its lane, until its arrival."""
-    handed = hand_over(segments, cost.hand_over)
-    steps = handed.segment.steps
+    expanded = add_overheads(segments, cost.message_overhead)
+    steps = expanded.segment.steps
     found: dict[int, Span] = {}
     begun_s: dict[int, float] = {}
     arrived_s: dict[str, float] = {}
-    made = _simulate_segment(handed.segment, handed.seconds, cost, 0, 0.0)
-    for span, step, number, taken_s in zip(made, steps, handed.numbers, handed.seconds, strict=True):
+    made = _simulate_segment(expanded.segment, expanded.seconds, cost, 0, 0.0)
+    for span, step, number, taken_s in zip(made, steps, expanded.numbers, expanded.seconds, strict=True):
         if taken_s is not None:
             begun_s.setdefault(number, span.start_s)
             continue
@@ -210,10 +210,10 @@ def _simulate_segment(
     steps = segment.steps
     queues: dict[str, deque[int]] = {}
     missing = [len(step.after) for step in steps]
-    wished = [len(step.prefer) for step in steps]
+    n_preferred = [len(step.prefer) for step in steps]
     for i, step in enumerate(steps):
         queues.setdefault(step.lane, deque()).append(i)
-    unblocks, pleases = _consumers(segment)
+    unblocks, preferred_by = _consumers(segment)
     alone_s = [cost.seconds(step.work) for step in steps]
     left = [s if other_s is None else other_s for s, other_s in zip(alone_s, seconds, strict=True)]
     started_s = [0.0] * len(steps)
@@ -221,10 +221,12 @@ def _simulate_segment(
     states = [SpanState.RAN] * len(steps)
     ended_s = [0.0] * len(steps)
     running: dict[str, int] = {}
-    is_wish = [_is_wish(step, unblocks[i] + pleases[i]) for i, step in enumerate(steps)]
-    n_vital = is_wish.count(False)
+    is_optional = [_is_optional(step, unblocks[i] + preferred_by[i]) for i, step in enumerate(steps)]
+    n_required = is_optional.count(False)
     while queues or running:
-        if not n_vital and all(_is_late(unblocks[i] + pleases[i], is_started) for i in running.values()):
+        if not n_required and all(
+            _is_late(unblocks[i] + preferred_by[i], is_started) for i in running.values()
+        ):
             break
         wake_s = float("inf")
         for lane in [lane for lane in queues if lane not in running]:
@@ -232,7 +234,7 @@ def _simulate_segment(
             if missing[i]:
                 continue
             latest_s = steps[i].latest_start_s
-            if wished[i] and (latest_s is None or latest_s > now):
+            if n_preferred[i] and (latest_s is None or latest_s > now):
                 wake_s = wake_s if latest_s is None else min(wake_s, latest_s)
                 continue
             running[lane] = queues[lane].popleft()
@@ -242,7 +244,7 @@ def _simulate_segment(
                 del queues[lane]
             if isinstance(steps[i].work, Load) and (
                 (latest_s is not None and now > latest_s + 1e-9)
-                or _is_late(unblocks[i] + pleases[i], is_started)
+                or _is_late(unblocks[i] + preferred_by[i], is_started)
             ):
                 left[i] = 0.0
                 states[i] = SpanState.SKIPPED
@@ -255,12 +257,12 @@ def _simulate_segment(
                 left[i] -= (then_s - now) / slow[lane]
                 continue
             ended_s[i] = then_s
-            n_vital -= not is_wish[i]
+            n_required -= not is_optional[i]
             del running[lane]
             for j in unblocks[i]:
                 missing[j] -= 1
-            for j in pleases[i]:
-                wished[j] -= 1
+            for j in preferred_by[i]:
+                n_preferred[j] -= 1
         now = then_s
     for i in running.values():
         ended_s[i] = now
@@ -271,7 +273,7 @@ def _simulate_segment(
     return [Span(first + i, step.lane, started_s[i], ended_s[i], states[i]) for i, step in enumerate(steps)]
 
 
-def _is_wish(step: Step, consumers: list[int]) -> bool:
+def _is_optional(step: Step, consumers: list[int]) -> bool:
     """Return True for a load that a step waits for: without waiting steps, its end is irrelevant."""
     return bool(consumers) and isinstance(step.work, Load)
 
@@ -283,13 +285,13 @@ def _is_late(consumers: list[int], is_started: list[bool]) -> bool:
 def _consumers(segment: Segment) -> tuple[list[list[int]], list[list[int]]]:
     """Return, for each step, the steps that need it and those that only prefer it."""
     unblocks: list[list[int]] = [[] for _ in segment.steps]
-    pleases: list[list[int]] = [[] for _ in segment.steps]
+    preferred_by: list[list[int]] = [[] for _ in segment.steps]
     for i, step in enumerate(segment.steps):
         for j in step.after:
             unblocks[j].append(i)
         for j in step.prefer:
-            pleases[j].append(i)
-    return unblocks, pleases
+            preferred_by[j].append(i)
+    return unblocks, preferred_by
 
 
 def _slowdowns(

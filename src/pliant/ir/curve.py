@@ -125,10 +125,10 @@ def minimum(curves: Sequence[Curve], max_n: int) -> Curve:
         if columns[i + 1][first] > least[i + 1]:  # a line that is least at both ends is least in between
             points += _crossings(columns[i], columns[i + 1], knots[i], knots[i + 1])
     points.append((max_n, least[-1]))
-    return Curve(_without_straight(points))
+    return Curve(_drop_collinear(points))
 
 
-def exceeds_by(a: Curve, b: Curve, max_n: int, ratio: float) -> float:
+def max_excess(a: Curve, b: Curve, max_n: int, ratio: float) -> float:
     """Return the maximum of |a(n) - b(n)| - ratio * min(a(n), b(n)) over all lengths 0..max_n.
 
     It is linear between breakpoints and crossings, and a crossing is a maximum only if a breakpoint is one
@@ -143,23 +143,23 @@ def exceeds_by(a: Curve, b: Curve, max_n: int, ratio: float) -> float:
     return most
 
 
-def thinned(curve: Curve, max_points: int) -> Curve:
+def thin(curve: Curve, max_points: int) -> Curve:
     """Return `curve` with at most `max_points` >= 2 points, dropping those that change it least in turn."""
     points = list(curve.points)
     if len(points) <= max_points:
         return curve
-    costs = [_off(*points[i - 1 : i + 2]) for i in range(1, len(points) - 1)]
+    costs = [_deviation(*points[i - 1 : i + 2]) for i in range(1, len(points) - 1)]
     while len(points) > max(max_points, 2):
         i = costs.index(min(costs))
         del points[1 + i], costs[i]
         if i < len(costs):
-            costs[i] = _off(*points[i : i + 3])
+            costs[i] = _deviation(*points[i : i + 3])
         if i:
-            costs[i - 1] = _off(*points[i - 1 : i + 2])
+            costs[i - 1] = _deviation(*points[i - 1 : i + 2])
     return Curve(tuple(points))
 
 
-def validated(points: object, max_points: int = MAX_POINTS) -> Curve:
+def parse_curve(points: object, max_points: int = MAX_POINTS) -> Curve:
     """Return a curve from a peer's data. Raises PeerCurveError naming value and limit."""
     if not isinstance(points, list | tuple) or not 1 <= len(points) <= max_points:
         size = len(points) if isinstance(points, list | tuple) else type(points).__name__
@@ -207,16 +207,16 @@ def _crossings(
         points.append((here, value))
 
 
-def _without_straight(points: list[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
+def _drop_collinear(points: list[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
     """Return `points` without those on the line between their neighbours."""
     kept = points[:1]
     for i in range(1, len(points) - 1):
-        if _off(kept[-1], points[i], points[i + 1]) > _SAME:
+        if _deviation(kept[-1], points[i], points[i + 1]) > _SAME:
             kept.append(points[i])
     return (*kept, *points[1:][-1:])
 
 
-def _off(p: tuple[float, float], q: tuple[float, float], r: tuple[float, float]) -> float:
+def _deviation(p: tuple[float, float], q: tuple[float, float], r: tuple[float, float]) -> float:
     """Return the distance of q from the line p-r, relative to q's value."""
     between = p[1] + (r[1] - p[1]) * (q[0] - p[0]) / (r[0] - p[0])
     return abs(between - q[1]) / max(abs(q[1]), 1e-300)

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pliant.errors import ProfileError
-from pliant.ir.dilation import Dilation, emulated
+from pliant.ir.dilation import Dilation, require_emulable
 from pliant.ir.link import Link
 from pliant.ir.times.timing import Timing, TimingCurve
 
-BUSY = 0.03
+MAX_DISTURBED = 0.03
 """Share of disturbed samples up to which a profile needs no correction for other processes."""
 
 
@@ -70,7 +70,7 @@ class DeviceProfile:
     disturbed: float = 0.0
 
     def __post_init__(self) -> None:
-        emulated(self.dilation)
+        require_emulable(self.dilation)
         if not self.layers or not self.overheads:
             raise ProfileError(f"the profile of {self.subject} on {self.cpu} is empty; profile again.")
 
@@ -107,7 +107,7 @@ def emulate(profile: DeviceProfile, dilation: Dilation) -> DeviceProfile:
     return replace(profile, dilation=profile.dilation.times(dilation))
 
 
-def at_frequency(profiles: Sequence[DeviceProfile], frequency_Hz: float) -> DeviceProfile | None:
+def interpolate_profiles(profiles: Sequence[DeviceProfile], frequency_Hz: float) -> DeviceProfile | None:
     """Interpolate T_comp(l, m, freq) (STI 5.2) of one device from `profiles` around `frequency_Hz`.
 
     Between two rates, times are linear in the clock's period: cycles scale with it, memory does not. Reads

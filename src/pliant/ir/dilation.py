@@ -54,7 +54,7 @@ class Dilation:
         return self.compute >= other.compute and self.io >= other.io
 
 
-def emulated(dilation: Dilation) -> Dilation:
+def require_emulable(dilation: Dilation) -> Dilation:
     """Return `dilation`, which a machine emulates by waiting. Raises ProfileError for factors below 1."""
     if min(dilation.compute, dilation.io, *dilation.by_width) < 1:
         raise ProfileError(
@@ -64,7 +64,7 @@ def emulated(dilation: Dilation) -> Dilation:
     return dilation
 
 
-def compute_alone(dilation: Dilation, what: str) -> Dilation:
+def require_compute_only(dilation: Dilation, what: str) -> Dilation:
     """Return `dilation` for work without reads. Raises InputError, naming it, if `io` is not 1."""
     if dilation != Dilation(dilation.compute):
         raise InputError(

@@ -13,7 +13,7 @@ from pliant.errors import InputError
 from pliant.ir.curve import Curve
 from pliant.ir.reply import Reply
 
-ALIKE = 1e-9
+ACCURACY_TOLERANCE = 1e-9
 """Accuracies that differ by less count as equal."""
 RESOLUTION = 0.0025
 """With a deadline, accuracies that differ by no more count as equal, and the quicker answer is taken.
@@ -97,7 +97,7 @@ class ServiceLevel:
 
     def reaches(self, floor: float) -> bool:
         """Return whether answers have at least the accuracy `floor`; 0 accepts any."""
-        return floor <= 0 or (self.accuracy is not None and self.accuracy >= floor - ALIKE)
+        return floor <= 0 or (self.accuracy is not None and self.accuracy >= floor - ACCURACY_TOLERANCE)
 
 
 @runtime_checkable

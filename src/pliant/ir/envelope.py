@@ -99,7 +99,7 @@ def is_neighbour(version: int) -> bool:
     return abs(version - VERSION) <= 1
 
 
-def refusal(version: int) -> str:
+def version_refusal(version: int) -> str:
     """Return the error text for a version that is not a neighbour."""
     return (
         f"speaks version {version} of the protocol, this device version {VERSION}: versions may differ by "
@@ -110,4 +110,4 @@ def refusal(version: int) -> str:
 def check_version(sender: str, version: int) -> None:
     """Raise EnvelopeError for a message whose version is not a neighbour."""
     if not is_neighbour(version):
-        raise EnvelopeError(f"{sender!r:.80} {refusal(version)}", is_other_version=True)
+        raise EnvelopeError(f"{sender!r:.80} {version_refusal(version)}", is_other_version=True)

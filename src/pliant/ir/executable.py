@@ -42,7 +42,7 @@ class Formula:
     def at(self, sizes: Mapping[str, int]) -> int:
         """Evaluate for these sizes. Raises ValueError for an invalid formula or unknown sizes."""
         try:
-            return _evaluated(ast.parse(self.text, mode="eval").body, sizes)
+            return _evaluate(ast.parse(self.text, mode="eval").body, sizes)
         except (SyntaxError, RecursionError, ZeroDivisionError, MemoryError) as error:
             raise ValueError(f"{self.text!r} is not a formula of sizes: {error}.") from error
 
@@ -50,12 +50,12 @@ class Formula:
 Number = int | Formula
 
 
-def number_of(number: int) -> Number:
+def to_number(number: int) -> Number:
     """Convert a compiler's size to a Number."""
     return Formula(formula_text(number), number.value) if is_symbolic(number) else operator.index(number)
 
 
-def at_hand(number: Number) -> int:
+def concrete(number: Number) -> int:
     """Return a number's value for the sizes at hand."""
     return number.value if isinstance(number, Formula) else number
 
@@ -81,9 +81,9 @@ class ExecutableType:
     shape: tuple[Number, ...]
 
     @property
-    def at_hand(self) -> TensorType:
+    def concrete(self) -> TensorType:
         """The type for the sizes at hand."""
-        return TensorType(self.dtype, tuple(map(at_hand, self.shape)))
+        return TensorType(self.dtype, tuple(map(concrete, self.shape)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ class Executable:
     sizes: tuple[tuple[str, int], ...] = ()
 
 
-def _evaluated(node: ast.expr, sizes: Mapping[str, int]) -> int:
+def _evaluate(node: ast.expr, sizes: Mapping[str, int]) -> int:
     match node:
         case ast.Constant(value=int(number)) if not isinstance(number, bool):
             return number
@@ -170,10 +170,10 @@ def _evaluated(node: ast.expr, sizes: Mapping[str, int]) -> int:
                 raise ValueError(f"no size is called {name!r}; there are {', '.join(sizes) or 'none'}.")
             return sizes[name]
         case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return -_evaluated(operand, sizes)
+            return -_evaluate(operand, sizes)
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATIONS:
-            return _OPERATIONS[type(op)](_evaluated(left, sizes), _evaluated(right, sizes))
+            return _OPERATIONS[type(op)](_evaluate(left, sizes), _evaluate(right, sizes))
         case ast.Call(func=ast.Name(id="min" | "max" as name), args=[a, b], keywords=[]):
-            return (min if name == "min" else max)(_evaluated(a, sizes), _evaluated(b, sizes))
+            return (min if name == "min" else max)(_evaluate(a, sizes), _evaluate(b, sizes))
         case _:
             raise ValueError(f"{ast.unparse(node)!r} has no place in a formula of sizes.")

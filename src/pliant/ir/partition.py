@@ -68,7 +68,7 @@ class DeviceGrid:
                 f"blocks of {self.outputs} and of {self.hidden} columns do not cut one hidden size; "
                 "give numbers of 0 or more with equal sums."
             )
-        _check_once(self.devices)
+        _check_distinct(self.devices)
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -105,7 +105,7 @@ class Partition:
             raise InputError(f"no mode is called {self.mode!r}; give one of {get_args(Mode)}.")
         if self.tokens < 1:
             raise InputError(f"{self.tokens} tokens cannot be shared out; give at least 1.")
-        _check_once(self.devices)
+        _check_distinct(self.devices)
         if self.primary not in self.devices:
             raise InputError(
                 f"the primary {self.primary!r} is none of {list(self.devices)}; give it a share."
@@ -141,7 +141,7 @@ class Partition:
     def n_columns(self) -> int:
         return sum(share.columns for share in self.shares)
 
-    def resized(self, tokens: int, n_heads: int = 0, n_columns: int = 0, n_layers: int = 0) -> "Partition":
+    def resize(self, tokens: int, n_heads: int = 0, n_columns: int = 0, n_layers: int = 0) -> "Partition":
         """Return the partition for `tokens` tokens, with rows in proportion; 0 keeps the model's sizes.
 
         Heads and columns of a smaller model are also in proportion.
@@ -155,7 +155,7 @@ class Partition:
         )
         return replace(self, shares=shares, tokens=tokens, bits=self.bits[: n_layers or None])
 
-    def alone(self, device: str) -> "Partition":
+    def on_device(self, device: str) -> "Partition":
         """Return the same work on one of its devices, in the weight-stationary mode."""
         shares = tuple(
             Share(one, self.n_heads, self.tokens) if one == device else Share(one) for one in self.devices
@@ -209,7 +209,7 @@ def _range(device: str, counts: list[tuple[str, int]]) -> range:
     return range(0)
 
 
-def _check_once(devices: Iterable[str]) -> None:
+def _check_distinct(devices: Iterable[str]) -> None:
     names = list(devices)
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:

@@ -51,7 +51,7 @@ class Port:
     def _holder(self) -> str:
         return "optional" if self.is_optional else "seq"
 
-    def held(self, value: Any) -> "Iterator[tuple[Port, Any]]":
+    def elements(self, value: Any) -> "Iterator[tuple[Port, Any]]":
         """Yield the elements of a sequence or optional value, each with the port that it must match."""
         assert self.element is not None
         if not self.is_optional:

@@ -24,15 +24,15 @@ def project(segment: Segment, device: str) -> Projection:
 
     Raises ValueError if a step would wait for another device without an exchange.
     """
-    own = [i for i, step in enumerate(segment.steps) if takes_part(step, device)]
+    own = [i for i, step in enumerate(segment.steps) if involves(step, device)]
     _check(segment.steps, own, device)
     order = _order(segment.steps, own, device)
     place = {number: at for at, number in enumerate(order)}
-    steps = tuple(_moved(segment.steps[number], place) for number in order)
+    steps = tuple(_renumber(segment.steps[number], place) for number in order)
     return Projection(Segment(steps), tuple(order))
 
 
-def takes_part(step: Step, device: str) -> bool:
+def involves(step: Step, device: str) -> bool:
     """Return whether a step belongs to `device`'s own part of a program."""
     return device in _devices_of(step)
 
@@ -42,7 +42,7 @@ def n_devices(segments: Sequence[Segment]) -> int:
     return len({device for segment in segments for step in segment.steps for device in _devices_of(step)})
 
 
-def joined(segments: Sequence[Segment]) -> Segment:
+def join_segments(segments: Sequence[Segment]) -> Segment:
     """Return the steps as one segment in which steps name what they wait for at the barriers.
 
     A device begins a segment when its own work of the previous ones has ended and its messages there have
@@ -77,15 +77,15 @@ class ExpandedSteps:
     seconds: list[float | None] = field(default_factory=list)
 
 
-def hand_over(
-    segments: Sequence[Segment], handing: Callable[[Exchange], tuple[float, float]]
+def add_overheads(
+    segments: Sequence[Segment], overhead_of: Callable[[Exchange], tuple[float, float]]
 ) -> ExpandedSteps:
-    """Return `joined` with the hand-overs of messages, in the order of each device's `project`ion.
+    """Return `join_segments` with the hand-overs of messages, in the order of each device's `project`ion.
 
-    `handing` returns the seconds at both ends; ends with 0 seconds get no step.
+    `overhead_of` returns the seconds at both ends; ends with 0 seconds get no step.
     """
-    steps = joined(segments).steps
-    ends_s = {i: handing(step.work) for i, step in enumerate(steps) if isinstance(step.work, Exchange)}
+    steps = join_segments(segments).steps
+    ends_s = {i: overhead_of(step.work) for i, step in enumerate(steps) if isinstance(step.work, Exchange)}
     if not any(map(any, ends_s.values())):
         return ExpandedSteps(Segment(steps), [*range(len(steps))], [None] * len(steps))
     return _OverheadInsertion(steps, ends_s).all(_orders(segments))
@@ -168,7 +168,7 @@ def _check(steps: Sequence[Step], own: Sequence[int], device: str) -> None:
         if _is_receive(steps[i], device):
             continue
         for j in steps[i].after:
-            if not takes_part(steps[j], device):
+            if not involves(steps[j], device):
                 raise ValueError(
                     f"step {i} on {steps[i].lane} waits for step {j} on {steps[j].lane}, and no exchange "
                     f"carries that to {device}."
@@ -200,6 +200,6 @@ def _is_receive(step: Step, device: str) -> bool:
     return isinstance(step.work, Exchange) and step.work.dst == device
 
 
-def _moved(step: Step, place: dict[int, int]) -> Step:
+def _renumber(step: Step, place: dict[int, int]) -> Step:
     after = tuple(sorted(place[j] for j in step.after if j in place))
     return replace(step, after=after, prefer=tuple(place[j] for j in step.prefer if j in place))

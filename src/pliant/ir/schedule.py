@@ -5,7 +5,7 @@ from math import inf
 
 from pliant.ir.cost import Span, SpanState
 from pliant.ir.program import Load, Program, Step
-from pliant.ir.projection import joined
+from pliant.ir.projection import join_segments
 
 
 def violations(program: Program, spans: Sequence[Span], slack_s: float = 1e-9) -> Iterator[str]:
@@ -17,7 +17,7 @@ def violations(program: Program, spans: Sequence[Span], slack_s: float = 1e-9) -
     run, are not checked, and no step had to wait for them. `slack_s` is the tolerance for the difference
     between two devices' clocks.
     """
-    steps = joined(program.segments).steps
+    steps = join_segments(program.segments).steps
     said = [(span.step, span.lane) for span in spans]
     wanted = [(i, step.lane) for i, step in enumerate(steps)]
     if said != wanted:

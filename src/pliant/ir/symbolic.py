@@ -36,33 +36,33 @@ class Trace:
 
     def symbol(self, name: str, value: int) -> int:
         """Return a new open size with the current value `value`."""
-        return self.made(value, (((self._number(name),), 1),))
+        return self.make(value, (((self._number(name),), 1),))
 
     def polynomial(self, number: int) -> Polynomial:
         """Return a number's polynomial; a number of another trace is a constant here."""
         if is_symbolic(number) and number.trace is self:
             return number.polynomial
-        value = plain(number)
+        value = plain_value(number)
         return ((_ONE, value),) if value else ()
 
-    def replaced(self, number: Any, symbols: Sequence[int]) -> Any:
+    def replace_symbols(self, number: Any, symbols: Sequence[int]) -> Any:
         """Replace this trace's first symbols in a number's polynomial; return other values unchanged."""
         if not is_symbolic(number):
             return number
         return sum(n * prod(symbols[i] for i in term) for term, n in number.polynomial)
 
-    def made(self, value: int, polynomial: Polynomial) -> int:
+    def make(self, value: int, polynomial: Polynomial) -> int:
         """Return the number of a polynomial with the current value `value`."""
         if not polynomial or (len(polynomial) == 1 and polynomial[0][0] == _ONE):
             return value
         return cast(int, SymbolicInt(value, polynomial, self))
 
-    def combined(self, operation: str, value: int, a: Polynomial, b: Polynomial) -> int:
+    def combine(self, operation: str, value: int, a: Polynomial, b: Polynomial) -> int:
         """Return the quotient, minimum or maximum of two numbers, with the current value `value`."""
         if operation == "//":
             self.note(True, b, False)
         exact = _exact_quotient(a, b) if operation == "//" else None
-        return self.made(value, (((self._number((operation, a, b)),), 1),) if exact is None else exact)
+        return self.make(value, (((self._number((operation, a, b)),), 1),) if exact is None else exact)
 
     def note(self, is_equality: bool, number: Polynomial, outcome: bool) -> bool:
         """Record that `number` is, or is not, 0 (or below 0); return the outcome."""
@@ -150,17 +150,17 @@ class SymbolicInt:
             for b, n in self.trace.polynomial(other):
                 term = tuple(sorted(a + b))
                 product[term] = product.get(term, 0) + m * n
-        return self.trace.made(self.value * plain(other), _ordered(product))
+        return self.trace.make(self.value * plain_value(other), _ordered(product))
 
     def __floordiv__(self, other: Any) -> Any:
         if not _is_whole(other):
             return self._fixed() // other
-        return self._combined("//", self.value // plain(other), self, other)
+        return self._combined("//", self.value // plain_value(other), self, other)
 
     def __rfloordiv__(self, other: Any) -> Any:
         if not _is_whole(other):
             return other // self._fixed()
-        return self._combined("//", plain(other) // self.value, other, self)
+        return self._combined("//", plain_value(other) // self.value, other, self)
 
     def __mod__(self, other: Any) -> Any:
         return self - other * (self // other) if _is_whole(other) else self._fixed() % other
@@ -189,16 +189,24 @@ class SymbolicInt:
     def __eq__(self, other: object) -> bool:
         if not _is_whole(other):
             return NotImplemented
-        return self._is(True, self, other, self.value == plain(other))
+        return self._is(True, self, other, self.value == plain_value(other))
 
     def __ne__(self, other: object) -> bool:
         return not self == other if _is_whole(other) else NotImplemented
 
     def __lt__(self, other: Any) -> bool:
-        return self._is(False, self, other, self.value < plain(other)) if _is_whole(other) else NotImplemented
+        return (
+            self._is(False, self, other, self.value < plain_value(other))
+            if _is_whole(other)
+            else NotImplemented
+        )
 
     def __gt__(self, other: Any) -> bool:
-        return self._is(False, other, self, self.value > plain(other)) if _is_whole(other) else NotImplemented
+        return (
+            self._is(False, other, self, self.value > plain_value(other))
+            if _is_whole(other)
+            else NotImplemented
+        )
 
     def __le__(self, other: Any) -> bool:
         return not self > other if _is_whole(other) else NotImplemented
@@ -223,10 +231,10 @@ class SymbolicInt:
         terms = {term: own * n for term, n in self.polynomial}
         for term, n in self.trace.polynomial(other):
             terms[term] = terms.get(term, 0) + others * n
-        return self.trace.made(own * self.value + others * plain(other), _ordered(terms))
+        return self.trace.make(own * self.value + others * plain_value(other), _ordered(terms))
 
     def _combined(self, operation: str, value: int, a: Any, b: Any) -> int:
-        return self.trace.combined(operation, value, self.trace.polynomial(a), self.trace.polynomial(b))
+        return self.trace.combine(operation, value, self.trace.polynomial(a), self.trace.polynomial(b))
 
     def _is(self, is_equality: bool, a: Any, b: Any, outcome: bool) -> bool:
         """Record whether a - b is 0, or below 0."""
@@ -240,7 +248,7 @@ class SymbolicInt:
     __radd__, __rmul__ = __add__, __mul__
 
 
-def _through(name: str) -> Callable[..., Any]:
+def _delegate(name: str) -> Callable[..., Any]:
     method = getattr(int, name)
 
     def through(self: SymbolicInt, *others: Any) -> Any:
@@ -263,10 +271,10 @@ for _name in (
     ),
     *("__round__", "__trunc__", "__floor__", "__ceil__", "__str__", "__repr__", "__format__"),
 ):
-    setattr(SymbolicInt, _name, _through(_name))
+    setattr(SymbolicInt, _name, _delegate(_name))
 
 
-def plain(number: Any) -> int:
+def plain_value(number: Any) -> int:
     """The value without a condition: if it is computed again for other sizes, or any value would do."""
     return number.value if is_symbolic(number) else operator.index(number)
 
@@ -326,11 +334,11 @@ def size_array(sizes: Sequence[int]) -> np.ndarray:
 
 
 def _extreme(operation: str, a: int, b: int) -> int:
-    value = (min if operation == "min" else max)(plain(a), plain(b))
+    value = (min if operation == "min" else max)(plain_value(a), plain_value(b))
     for number in (a, b):
         if is_symbolic(number):
             trace = number.trace
-            return trace.combined(operation, value, trace.polynomial(a), trace.polynomial(b))
+            return trace.combine(operation, value, trace.polynomial(a), trace.polynomial(b))
     return value
 
 

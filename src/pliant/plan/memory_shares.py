@@ -91,7 +91,7 @@ def divide(demands: Sequence[MemoryDemand], budget_bytes: int) -> tuple[MemoryOp
     found = [_Division(0, 0.0, ())]
     for demand in demands:
         least -= demand.least_bytes  # of the following models, which must fit too
-        found = _worthwhile(
+        found = _pareto_front(
             _Division(
                 division.n_bytes + one.n_bytes,
                 division.cost_s + demand.weight * one.seconds,
@@ -109,7 +109,7 @@ def cost_s(demands: Sequence[MemoryDemand], holdings: Sequence[MemoryOption]) ->
     return sum(demand.weight * one.seconds for demand, one in zip(demands, holdings, strict=True))
 
 
-def _worthwhile(divisions: Iterator[_Division]) -> list[_Division]:
+def _pareto_front(divisions: Iterator[_Division]) -> list[_Division]:
     """Return the divisions that no other equals or beats in both bytes and seconds, by increasing bytes."""
     kept: list[_Division] = []
     for division in sorted(divisions, key=lambda one: (one.n_bytes, one.cost_s)):

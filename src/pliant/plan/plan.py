@@ -19,7 +19,7 @@ from pliant.quantities import format_seconds
 BitGrid = tuple[tuple[int, ...], ...]
 
 
-WHOLE_S = 3600.0
+NO_TARGET_S = 3600.0
 """The target used when none is given: the most accurate plan runs on any realistic device."""
 
 
@@ -48,14 +48,14 @@ class Budget:
             )
 
     @property
-    def asked_s(self) -> float | None:
+    def requested_s(self) -> float | None:
         """The requested target; None if no target was given."""
-        return asked_target(self.target_s)
+        return requested_target(self.target_s)
 
 
-def asked_target(target_s: float) -> float | None:
-    """Return a target for display: None for `WHOLE_S` and above, which mean no target."""
-    return None if target_s >= WHOLE_S else target_s
+def requested_target(target_s: float) -> float | None:
+    """Return a target for display: None for `NO_TARGET_S` and above, which mean no target."""
+    return None if target_s >= NO_TARGET_S else target_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +180,7 @@ class Plan:
 
     def __repr__(self) -> str:
         """Return one line: the full list of fields is unreadable in a console."""
-        target_s = self.budget.asked_s
+        target_s = self.budget.requested_s
         target = "" if target_s is None else f" of {format_seconds(target_s)}"
         return (
             f"<Plan {self.name}: {self.n}x{self.width} of {self.shape.n_layers}x{self.shape.n_slices}, "

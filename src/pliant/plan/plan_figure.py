@@ -50,7 +50,7 @@ def _figure(plan: Plan) -> Any:
 
     figure = Figure(figsize=(12, 7), layout="constrained")
     grid, aib, lanes = figure.subplot_mosaic([["grid", "aib"], ["lanes", "lanes"]]).values()
-    target_s = plan.budget.asked_s
+    target_s = plan.budget.requested_s
     target = "" if target_s is None else f" of {target_s * 1e3:.1f} ms"
     figure.suptitle(
         f"{plan.name}: {plan.n}x{plan.width}, predicted {plan.latency_s * 1e3:.1f} ms{target}, "
@@ -98,7 +98,7 @@ def _draw_lanes(axes: Any, plan: Plan) -> None:
         if isinstance(work, Compute) and work.layer is not None:
             middle_ms = (span.start_s + span.end_s) * 5e2
             axes.text(middle_ms, 1, str(work.layer), ha="center", va="center", color="white", fontsize=8)
-    title, target_s = "predicted timeline", plan.budget.asked_s
+    title, target_s = "predicted timeline", plan.budget.requested_s
     if target_s is not None:
         deadline_ms = (target_s - (plan.latency_s - max(s.end_s for s in plan.spans))) * 1e3
         axes.axvline(deadline_ms, color="black", linestyle="--", linewidth=1)

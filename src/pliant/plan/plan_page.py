@@ -46,7 +46,7 @@ def _summary(plan: Plan) -> Iterator[str]:
         f"submodel: {plan.n} of {plan.shape.n_layers} layers x {plan.width} of {plan.shape.n_slices} slices "
         f"(planner: {plan.name})"
     )
-    target = "" if budget.asked_s is None else f" of {format_seconds(budget.asked_s)}"
+    target = "" if budget.requested_s is None else f" of {format_seconds(budget.requested_s)}"
     yield (
         f"time: {format_seconds(plan.latency_s)} predicted{target}"
         f"{'' if plan.meets_target else ', which it MISSES'}; 95 of 100 answers within "
@@ -79,7 +79,7 @@ def _summary(plan: Plan) -> Iterator[str]:
 
 def _table(plan: Plan) -> Iterator[tuple[str, ...]]:
     """Yield the column names, then the cells of each layer. Without a target there is no IO budget."""
-    budgets = () if plan.budget.asked_s is None else (plan.aib_start_s, plan.aib_s)
+    budgets = () if plan.budget.requested_s is None else (plan.aib_start_s, plan.aib_s)
     yield _COLUMNS[: 3 + len(budgets)]
     for k, layer in enumerate(plan.layers):
         yield (
@@ -91,7 +91,7 @@ def _table(plan: Plan) -> Iterator[tuple[str, ...]]:
 
 
 def _legend(plan: Plan) -> tuple[str, ...]:
-    return (_BITS,) if plan.budget.asked_s is None else (_BITS, _AIB)
+    return (_BITS,) if plan.budget.requested_s is None else (_BITS, _AIB)
 
 
 def _timeline(plan: Plan) -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from pliant.errors import ProfileError
-from pliant.ir.device import DeviceProfile, at_frequency
+from pliant.ir.device import DeviceProfile, interpolate_profiles
 
 VERSION = 1
 """The version of the file format. It increases when a number in the files changes its meaning."""
@@ -33,14 +33,14 @@ def profile_path(
     return cache / "profiles" / f"{name}.json"
 
 
-def load_between(path: Path, frequency_Hz: float) -> DeviceProfile | None:
+def interpolate_profile(path: Path, frequency_Hz: float) -> DeviceProfile | None:
     """Interpolate T_comp at `frequency_Hz`, whose own profile path is `path`, from profiles at other rates.
 
     None if `frequency_Hz` is not between two of them.
     """
     name = path.stem.rpartition("-")[0]
     kept = [load_profile(other) for other in sorted(path.parent.glob(f"{name}-*MHz.json"))]
-    return at_frequency([profile for profile in kept if profile is not None], frequency_Hz)
+    return interpolate_profiles([profile for profile in kept if profile is not None], frequency_Hz)
 
 
 def load_profile(path: Path) -> DeviceProfile | None:
@@ -51,7 +51,7 @@ def load_profile(path: Path) -> DeviceProfile | None:
         return None
 
 
-def why_unread(path: Path) -> str | None:
+def unreadable_reason(path: Path) -> str | None:
     """Return why `load_profile` rejects the file at `path`; None if it does not, or if there is no file."""
     try:
         _read(path)

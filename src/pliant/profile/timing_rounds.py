@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
-from pliant.ir.device import BUSY
+from pliant.ir.device import MAX_DISTURBED
 from pliant.system import waited_s
 
 Clock = Callable[[], float]
@@ -48,7 +48,7 @@ class TimedFunction:
     def n_disturbed(self) -> int:
         return sum(wait > _DISTURBED for wait in self.waits)
 
-    def keep_calm(self, least: int) -> None:
+    def drop_disturbed(self, least: int) -> None:
         """Drop disturbed samples; if fewer than `least` remain, keep all, shortened by their waits."""
         both = list(zip(self.samples_s, self.waits, strict=True))
         calm = [s for s, wait in both if wait <= _DISTURBED]
@@ -115,9 +115,9 @@ def time_in_rounds(
                 visit(now_beside, i)
     on_round(most)
     disturbed = sum(one.n_disturbed for one in alone) / max(sum(one.n_repeats for one in alone), 1)
-    if disturbed > BUSY:
+    if disturbed > MAX_DISTURBED:
         for one in (*alone, *beside):
-            one.keep_calm(least)
+            one.drop_disturbed(least)
     return disturbed
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from pliant.errors import PeerCurveError
-from pliant.ir.curve import Curve, thinned, validated
+from pliant.ir.curve import Curve, parse_curve, thin
 from pliant.run.session.session import Session
 from pliant.run.session.text_feeds import as_bytes
 from pliant.run.session.text_session import TextSession
@@ -58,7 +58,7 @@ def decode_advert(fields: Mapping[str, Any]) -> ReplicaAdvert | None:
     try:
         fixed, per_item, least, most = fields["size"]
         size = InputSize(float(fixed), float(per_item), int(least), int(most))
-        return ReplicaAdvert(validated(fields["curve"]), size)
+        return ReplicaAdvert(parse_curve(fields["curve"]), size)
     except (KeyError, TypeError, ValueError, PeerCurveError):
         return None
 
@@ -87,5 +87,5 @@ def _sampled(session: Session[Any], length: int) -> tuple[int, int]:
 
 def _short(curve: Curve) -> Curve:
     """Reduce `curve` to a few points, at whole lengths."""
-    points = {round(n): seconds for n, seconds in thinned(curve, _MAX_POINTS).points}
+    points = {round(n): seconds for n, seconds in thin(curve, _MAX_POINTS).points}
     return Curve(tuple(points.items()))

@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import final
 
-from pliant.ir.curve import MAX_POINTS, thinned
-from pliant.ir.endpoint import ALIKE, ServiceLevel
-from pliant.ir.times.bounded_level import has_moved, spread
+from pliant.ir.curve import MAX_POINTS, thin
+from pliant.ir.endpoint import ACCURACY_TOLERANCE, ServiceLevel
+from pliant.ir.times.bounded_level import has_moved, pick_evenly
 from pliant.route.choice.choose_endpoint import Candidate
 from pliant.route.curve_advert import MAX_LEVELS, CurveAdvert
 from pliant.route.way_times import WayCurve, lower_envelope
@@ -79,9 +79,9 @@ def advert_of(
     """
     found = [(way, level) for way in ways for level in way.levels]
     found.sort(key=lambda one: -one[1].quality)
-    rising = spread(sorted({level.quality for _, level in found}), MAX_LEVELS)
+    rising = pick_evenly(sorted({level.quality for _, level in found}), MAX_LEVELS)
     falling = rising[::-1]
-    counts = [sum(level.quality >= quality - ALIKE for _, level in found) for quality in falling]
+    counts = [sum(level.quality >= quality - ACCURACY_TOLERANCE for _, level in found) for quality in falling]
     kinds = [[WayCurve(level.curve, way.fixed_s, way.per_item_s) for way, level in found]]
     n_exact = next((i for i, (way, level) in enumerate(found) if _is_bounded(way, level)), len(found))
     if n_exact < len(found):
@@ -97,8 +97,8 @@ def advert_of(
     levels = []
     for i, (quality, count) in enumerate(zip(falling, counts, strict=True)):
         is_measured = all(level.accuracy is not None for _, level in found[:count])
-        curve = thinned(medians[i], _FEW_POINTS if i else MAX_POINTS)
-        bound = thinned(bounds[0][i], _FEW_POINTS) if n_exact < count else None
+        curve = thin(medians[i], _FEW_POINTS if i else MAX_POINTS)
+        bound = thin(bounds[0][i], _FEW_POINTS) if n_exact < count else None
         levels.append(ServiceLevel(curve, quality if is_measured else None, bound, quality))
     return CurveAdvert(node, tuple(reversed(levels)), through, stamp)
 
@@ -114,7 +114,7 @@ def wait_beyond(advert: CurveAdvert, n: int, ways: Sequence[Candidate], waits_s:
     the wait of requests for more. If the best way has a queue, the next best may be faster; then the result
     is the difference to it.
     """
-    least_quality = advert.levels[-1].quality - ALIKE
+    least_quality = advert.levels[-1].quality - ACCURACY_TOLERANCE
     least_s = inf
     for way, wait_s in zip(ways, waits_s, strict=True):
         way_s = way.fixed_s + way.per_item_s * n

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from pliant.errors import RouteError
-from pliant.ir.envelope import VERSION, is_neighbour, refusal
+from pliant.ir.envelope import VERSION, is_neighbour, version_refusal
 
 NODE_HEADER = "Pliant-Node"
 """The name of the node that computed an answer; responses carry it through every hop."""
@@ -52,7 +52,11 @@ def identity_of(model: str | None, version: str | None, protocol: str | None) ->
 def mismatch(mine: Identity, other: Identity) -> str | None:
     """Return why two nodes cannot answer for each other, None if they can."""
     if not is_neighbour(other.protocol):
-        return f"pliant {other.version or 'of unknown version'} {refusal(other.protocol)}".removesuffix(".")
+        return (
+            f"pliant {other.version or 'of unknown version'} {version_refusal(other.protocol)}".removesuffix(
+                "."
+            )
+        )
     if None not in (mine.model, other.model) and mine.model != other.model:
         return (
             f"its model has content hash {_shown(other.model)}, not {_shown(mine.model)}: serve the same "

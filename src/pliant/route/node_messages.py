@@ -15,7 +15,7 @@ from typing import Annotated, TypeVar
 import msgspec
 
 from pliant.errors import PeerCurveError, RouteError
-from pliant.ir.curve import MAX_POINTS, Curve, validated
+from pliant.ir.curve import MAX_POINTS, Curve, parse_curve
 from pliant.ir.endpoint import ServiceLevel
 from pliant.route.choice.objective import Objective
 from pliant.route.curve_advert import MAX_LEVELS, NAME, CurveAdvert, Trail
@@ -179,7 +179,7 @@ def _points(curve: Curve) -> msgspec.Raw:
 
 
 def _curve(points: bytes) -> Curve:
-    return validated(msgspec.json.decode(points), MAX_POINTS)
+    return parse_curve(msgspec.json.decode(points), MAX_POINTS)
 
 
 def encode_packet(payload: bytes, received_s: float, curve: Curve) -> bytes:
@@ -199,7 +199,7 @@ def decode_packet(packet: bytes, payload_bytes: int) -> tuple[bytes, float, Curv
         )
     whole, fraction = struct.unpack_from("!qf", rest)
     points = [struct.unpack_from("!if", rest, at) for at in range(12, len(rest), 8)]
-    return packet[:payload_bytes], whole + fraction, validated(points, MAX_POINTS)
+    return packet[:payload_bytes], whole + fraction, parse_curve(points, MAX_POINTS)
 
 
 _ROUTE = msgspec.json.Decoder(RouteMessage)

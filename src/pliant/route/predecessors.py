@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from pliant.ir.curve import exceeds_by
+from pliant.ir.curve import max_excess
 from pliant.ir.endpoint import ServiceLevel
 from pliant.route.curve_advert import CurveAdvert
 
@@ -120,7 +120,7 @@ def _has_moved(
     if [level.quality for level in before] != [level.quality for level in now]:
         return True
     return any(
-        a is not b and exceeds_by(a, b, max_n, ratio) > threshold_s
+        a is not b and max_excess(a, b, max_n, ratio) > threshold_s
         for old, new in zip(before, now, strict=True)
         for a, b in ((old.curve, new.curve), (old.bound_curve, new.bound_curve))
     )

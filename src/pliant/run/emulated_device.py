@@ -5,7 +5,7 @@ from collections.abc import Callable
 from math import inf
 from typing import final
 
-from pliant.ir.dilation import Dilation, emulated
+from pliant.ir.dilation import Dilation, require_emulable
 from pliant.ir.program import Work
 
 _LATE_S = 1e-3
@@ -38,7 +38,7 @@ class EmulatedDevice:
         self._effort = clock if effort is None else effort
         self._step_cpu_s = 0.0  # CPU time CPU time of the threads that called `execute`, within dilated steps
         self._overslept_s: dict[str, float] = {}
-        self.dilation = dilation if callable(dilation) else emulated(dilation)
+        self.dilation = dilation if callable(dilation) else require_emulable(dilation)
 
     @property
     def dilation(self) -> Dilation:

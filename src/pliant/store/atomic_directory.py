@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 @contextmanager
-def staged(out: Path) -> Iterator[Path]:
+def atomic_directory(out: Path) -> Iterator[Path]:
     """A directory beside `out` that becomes `out` when the block ends well and vanishes when it does not.
 
     The old `out` is kept until then. Several processes may write the same `out`: each writes its own

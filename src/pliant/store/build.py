@@ -16,7 +16,7 @@ from pliant.ir.bitwidths import BITS
 from pliant.ir.program import FULL
 from pliant.models.spec import ModelSpec, Precision, tensor_shapes
 from pliant.models.word_table import QuantizedTable
-from pliant.store.atomic_directory import clear_leftovers, staged
+from pliant.store.atomic_directory import atomic_directory, clear_leftovers
 from pliant.store.coding.encode_layer import (
     RESIDENT_ARRAYS,
     EncodedLayer,
@@ -100,7 +100,7 @@ def build(
         raise StoreError(f"{out} exists; name another place, or ask for it to be overwritten.")
     if out.exists() and not (out.is_dir() and (out / "manifest.json").is_file()):
         raise StoreError(f"{out} exists and is not a store, so it is not overwritten; name another path.")
-    with _staged(out) as staging:
+    with _atomic_store(out) as staging:
         _build(checkpoint, staging, quantizer, bits, source, on_progress, open_file)
     return out
 
@@ -238,13 +238,13 @@ def _embedding_arrays(checkpoint: WeightSource) -> tuple[dict[str, np.ndarray], 
         rows, name = table.codes.reshape(table.rows, -1), "word.codes"
         word = table.codes
     else:
-        word = _narrowed(checkpoint.tensor("embeddings.word"), checkpoint.spec.precision)
+        word = _narrow(checkpoint.tensor("embeddings.word"), checkpoint.spec.precision)
         rows, name = word.view(np.uint8).reshape(len(word), -1), "word"
     small["word.xxh3"] = np.array([xxhash.xxh3_64_intdigest(row.data) for row in rows], np.uint64)
     return small | {name: word}, len(small)
 
 
-def _narrowed(values: np.ndarray, precision: Precision) -> np.ndarray:
+def _narrow(values: np.ndarray, precision: Precision) -> np.ndarray:
     """The table in the layers' precision if that is exact; a checkpoint may store its tables in a wider
     type.
     """
@@ -288,10 +288,10 @@ def _check_room(staging: Path, n_bytes: int) -> None:
 
 
 @contextmanager
-def _staged(out: Path) -> Iterator[Path]:
-    """As `staged`, raising StoreError."""
+def _atomic_store(out: Path) -> Iterator[Path]:
+    """As `atomic_directory`, raising StoreError."""
     try:
-        with staged(out) as staging:
+        with atomic_directory(out) as staging:
             yield staging
     except OSError as error:
         raise StoreError(

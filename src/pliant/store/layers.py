@@ -10,7 +10,7 @@ from pliant.ir.program import FULL, SliceRun
 from pliant.models.encoder.encoder_source import MatrixCodes
 from pliant.models.slice_shapes import GROUP, GROUP_COLUMNS, GROUP_ROWS
 from pliant.models.spec import Precision
-from pliant.store.coding.cut_slices import column_group_starts, join, where
+from pliant.store.coding.cut_slices import column_group_starts, join, locate_weights
 from pliant.store.coding.encode_layer import ResidentLayer
 from pliant.store.coding.planes import decode, unpack_planes
 from pliant.store.read import Store
@@ -71,7 +71,7 @@ def layer_codes(store: Store, layer: int) -> dict[str, MatrixCodes]:
     bits, n_slices, resident = store.manifest.most_planes, store.spec.n_heads, store.resident(layer)
     planes = np.stack([_read(store, SliceRun(layer, plane, 0, n_slices)) for plane in range(bits)])
     codes = unpack_planes(planes.reshape(bits, -1, 64)).reshape(n_slices, -1, GROUP_ROWS, GROUP_COLUMNS)
-    places = where(store.spec, _outlier_places(store, resident))
+    places = locate_weights(store.spec, _outlier_places(store, resident))
     found = {}
     for name, matrix in join(store.spec, codes).items():
         mine, rows, columns = places[name]

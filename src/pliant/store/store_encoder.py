@@ -21,7 +21,7 @@ from pliant.store.read import Store, open_store
 from pliant.store.store_files import Embeddings, HeadWeights, LinearWeights
 
 
-def stored_encoder(path: Path, bits: int | None = None) -> Encoder:
+def open_stored_encoder(path: Path, bits: int | None = None) -> Encoder:
     """The encoder in a store, at 1 to 6 `bits` or 32 for full fidelity (default: the highest that it offers).
 
     Raises StoreError naming what is wrong.

@@ -12,7 +12,7 @@ from pliant.errors import BudgetError, InputError
 from pliant.ir.capability import Capability, Interface, Links
 from pliant.ir.partition import Partition, Share
 from pliant.models.encoder.encoder_spec import CodedLayers, EncoderSpec
-from pliant.plan.partition.partition_cost import as_partition, weights
+from pliant.plan.partition.partition_cost import device_weight_bytes, to_partition
 from pliant.plan.partition.partitioner import solve
 from pliant.plan.partition.problem import pose
 from pliant.plan.split.stage_graphs import weight_bytes
@@ -87,11 +87,11 @@ def test_what_is_chosen_fits(seed: int, mode: str, bits: int, part: float) -> No
     p = pose(SPEC, TOKENS, devices, links, "d0", (bits,) * 3)
     plan, seconds = solve(p, mode)  # type: ignore[arg-type]
     if np.isfinite(seconds):
-        found = as_partition(p, plan)
+        found = to_partition(p, plan)
         assert found.bits == (bits,) * 3
         need = weight_bytes(SPEC, found)
         assert all(need[name] <= devices[name].free_bytes for name in need)
-        counted = dict(zip(p.names, weights(p, plan)[0], strict=True))
+        counted = dict(zip(p.names, device_weight_bytes(p, plan)[0], strict=True))
         assert all(need[name] <= counted[name] + p.sizes.spare for name in need)
 
 

@@ -17,7 +17,7 @@ from pliant.cluster.member.ready_plan import ReadyPlan, lower_partition
 from pliant.cluster.net.comm import Tag
 from pliant.errors import ClusterError, InputError, LaneError
 from pliant.ir.cost import SpanState
-from pliant.ir.envelope import VERSION, refusal
+from pliant.ir.envelope import VERSION, version_refusal
 from pliant.ir.partition import Partition, Share
 from pliant.ir.program import Compute, Exchange
 from pliant.ir.schedule import violations
@@ -255,7 +255,7 @@ def test_a_version_that_is_no_neighbour_is_refused(cluster: FakeCluster) -> None
     machine = cluster.add("a")
     cluster.primary.wait_for(1, 10.0)
     for _ in range(3):
-        cluster.primary.hear("z", UnreadableMessage(f"'z' {refusal(VERSION + 2)}", True))
+        cluster.primary.hear("z", UnreadableMessage(f"'z' {version_refusal(VERSION + 2)}", True))
     assert machine.worker.refusals == {}
     assert [m.name for m in cluster.primary.monitor.usable()] == ["a"]
     assert [event for event in cluster.events if "refused z" in event] == [

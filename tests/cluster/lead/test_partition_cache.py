@@ -59,7 +59,7 @@ def searched(
         searches.append(tokens)
         CLOCK.now_s += took_s
         alone = Partition("ws", "p", (Share("p", 12, tokens),), tokens)
-        return HALF.resized(tokens) if "b" in picture.capabilities else alone
+        return HALF.resize(tokens) if "b" in picture.capabilities else alone
 
     solved = found.of(SPEC, tokens, picture, search, may_pause=may_pause)
     assert (solved.partition.tokens, solved.picture) == (tokens, picture)
@@ -120,7 +120,7 @@ def test_rows_of_another_length_are_in_proportion(seed: int, ranks: int, before:
     """Within a row, and nothing else changes: weights stay where they are."""
     for mode in ("ws", "1d", "2d"):
         one = partition(bert(), mode, ranks, before, seed)  # type: ignore[arg-type]
-        other = one.resized(tokens)
+        other = one.resize(tokens)
         for was, share in zip(one.shares, other.shares, strict=True):
             assert abs(share.rows - was.rows * tokens / before) <= 1
             assert replace(share, rows=was.rows) == was
@@ -139,7 +139,7 @@ def test_what_is_found_for_one_length_is_hardly_slower_at_another(
     taken, best = (
         predict(SPEC, one, picture).seconds
         for one in (
-            choose(SPEC, 40, devices, picture.links, "p").resized(tokens),
+            choose(SPEC, 40, devices, picture.links, "p").resize(tokens),
             choose(SPEC, tokens, devices, picture.links, "p"),
         )
     )

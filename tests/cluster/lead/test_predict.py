@@ -19,10 +19,10 @@ from pliant.cluster.lead.predict import (
 )
 from pliant.cluster.net.activation_coding import Coding
 from pliant.cluster.watch.adapt import Topology, is_worthwhile
-from pliant.ir.capability import Capability, Interface, Links, refreshed_links
+from pliant.ir.capability import Capability, Interface, Links, refresh_links
 from pliant.ir.partition import Partition, Share
 from pliant.plan.partition.initial_plans import all_plans
-from pliant.plan.partition.partition_cost import as_partition, seconds
+from pliant.plan.partition.partition_cost import seconds, to_partition
 from pliant.plan.partition.problem import pose
 from tests.plan.clusters import cluster, curved, handing
 from tests.plan.splits import bert, partition
@@ -46,7 +46,7 @@ def settled(plan: Prediction, links: Links, slower: float) -> Links:
         dst: Note(0.0, 0, {}, {src: (1000, 1000 * plan.byte_s[src, dst] * slower)}) for src, dst in pairs
     }
     for _ in range(60):
-        links = refreshed_links(links, link_ratios(plan, links, notes, {}))
+        links = refresh_links(links, link_ratios(plan, links, notes, {}))
     return links
 
 
@@ -90,7 +90,7 @@ def quick_partitions(picture: Topology, primary: str, tokens: int) -> Iterator[P
     p = pose(SMALL, tokens, picture.capabilities, picture.links, primary)
     for mode in ("ws", "1d"):
         plans = all_plans(p, mode)
-        yield from (as_partition(p, plans.take(i)) for i in np.argsort(seconds(p, plans))[:12])
+        yield from (to_partition(p, plans.take(i)) for i in np.argsort(seconds(p, plans))[:12])
     for seed in range(4 if p.n > 1 else 0):
         yield replace(partition(SMALL, "2d", p.n, tokens, seed), primary=primary)
 

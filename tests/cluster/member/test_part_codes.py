@@ -16,7 +16,7 @@ from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.models.encoder.encoder_architecture import PreparedInput
 from pliant.models.encoder.encoder_source import Encoder
 from pliant.plan.split.stage_graphs import weight_bytes
-from pliant.store.store_encoder import stored_encoder
+from pliant.store.store_encoder import open_stored_encoder
 from tests.cluster.coded import small_store
 from tests.cluster.in_process import run_local
 from tests.plan.splits import MODES, partition
@@ -31,7 +31,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def encoder(path: Path) -> Encoder:
-    return stored_encoder(path)
+    return open_stored_encoder(path)
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def test_a_coded_split_answers_as_the_decoded_store_split_the_same_way(
     split = partition(encoder.spec, mode, 3, TOKENS, seed)
     bits = (3, 5, 6)[seed]
     feeds = prepared(encoder).feeds
-    wanted = run_local(stored_encoder(path, bits=bits), split, feeds, library).answer
+    wanted = run_local(open_stored_encoder(path, bits=bits), split, feeds, library).answer
     whole = run_local(encoder, split, feeds, library).answer
     got = run_local(encoder, replace(split, bits=(bits,) * encoder.spec.n_layers), feeds, library).answer
     assert np.abs(got - wanted).max() <= max(1e-5, 0.05 * np.abs(whole - wanted).max())

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pliant.elastic.evaluate.accuracy_grid import measure_grid
-from pliant.elastic.evaluate.labelled_inputs import LabelledInput, log_likelihood, spread
+from pliant.elastic.evaluate.labelled_inputs import LabelledInput, log_likelihood, pick_evenly
 from pliant.errors import InputError
 from pliant.models.hf.checkpoint import open_checkpoint
 from pliant.models.spec import picked_layers
@@ -86,5 +86,5 @@ def test_a_likelihood_is_the_logarithm_of_a_softmax() -> None:
 
 def test_examples_are_picked_evenly_and_all_when_few() -> None:
     """The first so many of a sorted file would all have one label."""
-    assert spread(range(10), 3) == (0, 3, 6)
-    assert spread(range(4), 9) == spread(range(4), None) == (0, 1, 2, 3)
+    assert pick_evenly(range(10), 3) == (0, 3, 6)
+    assert pick_evenly(range(4), 9) == pick_evenly(range(4), None) == (0, 1, 2, 3)

@@ -5,14 +5,14 @@ from math import comb
 import numpy as np
 import pytest
 
-from pliant.elastic.evaluate.intervals import accuracy, f1, paired_difference
+from pliant.elastic.evaluate.intervals import accuracy_interval, f1, paired_difference
 from pliant.errors import InputError
 
 
 def test_the_interval_of_an_accuracy_matches_the_normal_approximation() -> None:
     """At n = 2000 the two agree to a tenth of a point; a wrong resampling unit would be far off."""
     is_right = np.arange(2000) < 1700
-    measured = accuracy(is_right)
+    measured = accuracy_interval(is_right)
     half = 1.96 * np.sqrt(0.85 * 0.15 / 2000)
     assert measured.value == 0.85
     assert measured.low == pytest.approx(0.85 - half, abs=1.5e-3)
@@ -41,7 +41,7 @@ def test_pairing_removes_what_both_systems_share() -> None:
 )
 def test_a_few_examples_prove_little(right: int, n: int, low: float, high: float) -> None:
     """2 of 2 gave [100, 100]. Numbers: scipy, binomtest(k, n).proportion_ci(method="wilson")."""
-    measured = accuracy(np.arange(n) < right)
+    measured = accuracy_interval(np.arange(n) < right)
     assert measured.value == right / n
     assert (measured.low, measured.high) == (pytest.approx(low, abs=5e-5), pytest.approx(high, abs=5e-5))
 
@@ -50,7 +50,7 @@ def test_an_accuracy_lies_within_its_interval() -> None:
     """For every count: also where rounding would push an end past 0, 1 or the value itself."""
     for n in range(1, 40):
         for right in range(n + 1):
-            found = accuracy(np.arange(n) < right)
+            found = accuracy_interval(np.arange(n) < right)
             assert 0 <= found.low <= found.value + 1e-12
             assert found.value - 1e-12 <= found.high <= 1
 
@@ -60,7 +60,7 @@ def test_the_true_accuracy_lies_within_95_of_100_intervals() -> None:
     n = 12
     for truth in np.linspace(0.05, 0.95, 19):
         chances = [comb(n, k) * truth**k * (1 - truth) ** (n - k) for k in range(n + 1)]
-        intervals = [accuracy(np.arange(n) < k) for k in range(n + 1)]
+        intervals = [accuracy_interval(np.arange(n) < k) for k in range(n + 1)]
         covered = sum(p for p, i in zip(chances, intervals, strict=True) if i.low <= truth <= i.high)
         assert covered > 0.9, truth  # score intervals cover 95 % on average over truths, not for each
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from pliant.ir.check.program_check import ProgramFault, faults
+from pliant.ir.check.program_check import ProgramFault, program_faults
 from pliant.ir.partition import Mode
 from pliant.ir.program import Compute, Exchange, Load, Program, Segment, SliceRun, Step, Tensor, TensorPart
 from pliant.ir.projection import project
@@ -28,9 +28,11 @@ def program(*segments: tuple[Step, ...], live: tuple[str, ...] = ()) -> Program:
 
 def test_a_program_that_can_run_has_no_faults() -> None:
     """Loads that are needed, loads that are only preferred, loads behind another one, and messages."""
-    assert not list(faults(program(LOADED)))
-    assert not list(faults(program((LOADED[0], LOADED[1], replace(LOADED[2], after=(1,), prefer=())))))
-    assert not list(faults(program(SHARED)))
+    assert not list(program_faults(program(LOADED)))
+    assert not list(
+        program_faults(program((LOADED[0], LOADED[1], replace(LOADED[2], after=(1,), prefer=()))))
+    )
+    assert not list(program_faults(program(SHARED)))
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -40,10 +42,10 @@ def test_splits_and_what_each_device_performs_of_them_have_no_faults(mode: Mode,
     spec = bert(n_layers=2)
     shares = partition(spec, mode, 3, 26, seed)
     whole = split(spec, shares)
-    assert not list(faults(whole))
+    assert not list(program_faults(whole))
     for device in shares.participants:
         own = tuple(replace(project(s, device).segment, live=s.live) for s in whole.segments)
-        assert not list(faults(replace(whole, segments=own)))
+        assert not list(program_faults(replace(whole, segments=own)))
 
 
 @pytest.mark.parametrize(
@@ -82,10 +84,10 @@ def test_splits_and_what_each_device_performs_of_them_have_no_faults(mode: Mode,
 )
 def test_a_fault_names_its_step(wrong: Program, fault: ProgramFault) -> None:
     """One edit away from a program that can run."""
-    assert fault in list(faults(wrong))
+    assert fault in list(program_faults(wrong))
 
 
 def test_what_is_kept_need_not_be_waited_for() -> None:
     """The next segment begins with it."""
     after = (replace(SHARED[1], after=()), replace(SHARED[2], after=(0,)))
-    assert not list(faults(program(SHARED[:2], after, live=("x.0",))))
+    assert not list(program_faults(program(SHARED[:2], after, live=("x.0",))))

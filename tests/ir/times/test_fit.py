@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from pliant.errors import RouteError
 from pliant.ir.curve import Curve, line
-from pliant.ir.times.fit import FitSettings, LocalTimes, least_squares, robust
+from pliant.ir.times.fit import FitSettings, LocalTimes, least_squares, robust_fit
 
 MAX_N = 200
 
@@ -40,7 +40,7 @@ def test_outliers_do_not_move_the_robust_fit(seed: int) -> None:
     n, t = sampled(seed)
     rng = np.random.default_rng(seed + 100)
     t[rng.permutation(len(t))[:6]] *= 10.0
-    fit, spread = robust(n, t)
+    fit, spread = robust_fit(n, t)
     plain = least_squares(n, t)
     for at in (5, 40, 80):
         assert fit(at) == pytest.approx(5e-3 + 2e-3 * at, rel=0.04)
@@ -55,7 +55,7 @@ def test_a_robust_quadratic_is_met_too(seed: int) -> None:
     n = rng.integers(1, 500, 64).astype(float)
     t = (2e-3 + 5e-5 * n + 1e-7 * n**2) * rng.normal(1.0, 0.02, 64)
     t[rng.permutation(64)[:6]] *= 10.0
-    fit, _ = robust(n, t, 2)
+    fit, _ = robust_fit(n, t, 2)
     for at in (20, 250, 500):
         assert fit(at) == pytest.approx(2e-3 + 5e-5 * at + 1e-7 * at**2, rel=0.05)
 
@@ -65,7 +65,7 @@ def test_a_robust_quadratic_is_met_too(seed: int) -> None:
 )
 def test_no_robust_coefficient_is_negative(samples: list[tuple[int, float]], degree: int) -> None:
     """No input takes less for being longer, and none takes less than nothing."""
-    fit, _ = robust([s[0] for s in samples], [s[1] for s in samples], degree)
+    fit, _ = robust_fit([s[0] for s in samples], [s[1] for s in samples], degree)
     assert min(fit.constant_s, fit.linear_s, fit.square_s) >= 0.0
 
 

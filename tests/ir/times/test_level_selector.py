@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pliant.errors import BudgetError, RouteError
 from pliant.ir.endpoint import RESOLUTION
-from pliant.ir.times.level_selector import Level, LevelSelector, worthwhile
+from pliant.ir.times.level_selector import Level, LevelSelector, pareto_levels
 from pliant.ir.times.timing import Timing
 
 ENDS = ((0, 8), (9, 24), (25, 60))
@@ -80,7 +80,7 @@ def test_a_deadline_gets_the_fastest_of_the_most_accurate_that_keep_it(
     trade = LevelSelector(levels)
     pick = trade.pick(n, 0.0, deadline_s + 1e-6)
     # ends dominate: what another beats at both ends of a range is never needed
-    in_time = [x for x in worthwhile(at(n, levels)) if x.at(n).p95_s <= deadline_s + 1e-6]
+    in_time = [x for x in pareto_levels(at(n, levels)) if x.at(n).p95_s <= deadline_s + 1e-6]
     assert pick.is_met == bool(in_time)
     if in_time:
         least = max(x.rank for x in in_time) - RESOLUTION - 1e-9
@@ -119,11 +119,11 @@ def test_answers_say_how_fast_the_device_is_lately() -> None:
     trade = LevelSelector([one("small", 0.8, 0.01), one("whole", 0.92, 0.04)])
     small = trade.pick(5, 0.0).level
     for seconds in (0.02, 0.02, 5.0, 0.02, 0.02):
-        trade.took(small, 5, seconds)
+        trade.observe(small, 5, seconds)
     assert trade.bound.pace == pytest.approx(2.0)
     assert trade.pick(5, 0.0, 0.05).level.key == "small"
     assert trade.curve(0.9).at(5) == pytest.approx(0.08)
-    assert trade.fullest(5).time.median_s == pytest.approx(0.08)
+    assert trade.most_accurate(5).time.median_s == pytest.approx(0.08)
 
 
 @pytest.mark.parametrize("spread", [0.05, 0.2, 0.6])
@@ -136,7 +136,7 @@ def test_bounds_come_to_hold_for_the_part_they_promise(spread: float) -> None:
     for seconds in 0.1 * np.exp(spread * rng.standard_normal(4000)):
         bound_ms = bisect_left(range(4000), True, key=lambda ms: trade.pick(5, 0.0, 1e-3 * ms).is_met)
         is_late.append(seconds > 1e-3 * bound_ms)
-        trade.took(level, 5, float(seconds))
+        trade.observe(level, 5, float(seconds))
     assert np.mean(is_late[1000:]) == pytest.approx(0.05, abs=0.012)
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pliant.plan.partition.partition_cost import as_partition, plan_of, seconds, weights
+from pliant.plan.partition.partition_cost import device_weight_bytes, seconds, to_partition, to_plans
 from pliant.plan.partition.problem import pose
 from pliant.plan.split.stage_graphs import weight_bytes
 from tests.plan.clusters import cluster, curved, handing, simulated_s
@@ -34,13 +34,13 @@ def test_the_pace_of_a_grid_is_near_the_simulation(
         devices = handing(devices, seed)
     made = partition(SPECS[name], "2d", n, tokens, seed)
     p = pose(SPECS[name], tokens, devices, links, made.primary)
-    plan = plan_of(p, made)
-    held = dict(zip(p.names, weights(p, plan)[0], strict=True))
+    plan = to_plans(p, made)
+    held = dict(zip(p.names, device_weight_bytes(p, plan)[0], strict=True))
     assert held == {device: float(n_bytes) for device, n_bytes in weight_bytes(SPECS[name], made).items()}
     assert seconds(p, plan)[0] == pytest.approx(simulated_s(SPECS[name], made, devices, links), rel=0.35)
-    again = as_partition(p, plan)
+    again = to_partition(p, plan)
     assert again.grid == made.grid
-    assert seconds(p, plan_of(p, again))[0] == seconds(p, plan)[0]
+    assert seconds(p, to_plans(p, again))[0] == seconds(p, plan)[0]
 
 
 @pytest.mark.parametrize("is_handing", [False, True])
@@ -53,6 +53,6 @@ def test_the_pace_of_a_grid_is_mostly_within_a_few_percent(is_handing: bool) -> 
         made = partition(bert(), "2d", 6, 9, seed)
         p = pose(bert(), 9, devices, links, made.primary)
         true_s = simulated_s(bert(), made, devices, links)
-        errors.append(abs(seconds(p, plan_of(p, made))[0] / true_s - 1))
+        errors.append(abs(seconds(p, to_plans(p, made))[0] / true_s - 1))
     assert np.median(errors) < 0.03
     assert np.quantile(errors, 0.9) < 0.12

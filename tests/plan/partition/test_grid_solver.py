@@ -7,7 +7,7 @@ import pytest
 
 from pliant.errors import BudgetError
 from pliant.plan.partition.grid_solver import solve_grid
-from pliant.plan.partition.partition_cost import as_partition, seconds, weights
+from pliant.plan.partition.partition_cost import device_weight_bytes, seconds, to_partition
 from pliant.plan.partition.partitioner import choose_partition
 from pliant.plan.partition.problem import PartitionProblem, pose
 from pliant.plan.split.stage_graphs import weight_bytes
@@ -33,10 +33,10 @@ def test_a_grid_is_priced_as_it_simulates(n: int, seed: int) -> None:
     devices, links = cluster(seed, n)
     p = _short(n, seed, 3.0)
     plan, plan_s = solve_grid(p)
-    assert plan_s == pytest.approx(simulated_s(SPEC, as_partition(p, plan), devices, links), rel=0.12)
-    assert (weights(p, plan)[0] <= p.memory).all()
-    held = dict(zip(p.names, weights(p, plan)[0], strict=True))
-    assert held == weight_bytes(SPEC, as_partition(p, plan))
+    assert plan_s == pytest.approx(simulated_s(SPEC, to_partition(p, plan), devices, links), rel=0.12)
+    assert (device_weight_bytes(p, plan)[0] <= p.memory).all()
+    held = dict(zip(p.names, device_weight_bytes(p, plan)[0], strict=True))
+    assert held == weight_bytes(SPEC, to_partition(p, plan))
 
 
 @pytest.mark.parametrize("n", [6, 9, 16])
@@ -45,8 +45,8 @@ def test_a_grid_fits_where_memory_is_short(n: int) -> None:
     p = _short(n, 3, 2.0)
     plan, plan_s = solve_grid(p)
     assert np.isfinite(plan_s)
-    assert (weights(p, plan)[0] <= p.memory).all()
-    assert (weights(p, plan)[0] > 0).sum() > 1
+    assert (device_weight_bytes(p, plan)[0] <= p.memory).all()
+    assert (device_weight_bytes(p, plan)[0] > 0).sum() > 1
 
 
 def test_equal_devices_get_an_even_grid() -> None:

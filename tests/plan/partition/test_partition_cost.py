@@ -13,10 +13,17 @@ from pliant.ir.cost import Cost
 from pliant.ir.dilation import Dilation
 from pliant.ir.partition import Mode
 from pliant.ir.program import Compute, Exchange
-from pliant.plan.partition.device_times import DeviceTimes, table
-from pliant.plan.partition.partition_cost import FlatMode, FlatPlans, as_partition, plan_of, seconds, weights
+from pliant.plan.partition.device_times import DeviceTimes, time_table
+from pliant.plan.partition.partition_cost import (
+    FlatMode,
+    FlatPlans,
+    device_weight_bytes,
+    seconds,
+    to_partition,
+    to_plans,
+)
 from pliant.plan.partition.problem import pose
-from pliant.plan.partition.sizes import AffineCost, sizes
+from pliant.plan.partition.sizes import AffineCost, layer_sizes
 from pliant.plan.split.split_program import split
 from pliant.plan.split.stage_graphs import flops, weight_bytes, work_flops
 from pliant.plan.split.stages import stages
@@ -38,13 +45,13 @@ def _plan(mode: FlatMode, name: str, n: int, tokens: int, seed: int) -> FlatPlan
 def test_sizes_are_those_of_the_split(name: str, mode: FlatMode) -> None:
     """The planner prices units; were they not the program's own, it would optimise another program."""
     spec = SPECS[name]
-    s = sizes(spec, 7)
+    s = layer_sizes(spec, 7)
     units = {"attend": s.attend, "attend_mix": s.mixed, "rest": s.rest, "feed_forward.0": s.forward}
     for seed in range(20):
         plan = _plan(mode, name, 3, 7, seed)
         p = pose(spec, 7, *cluster(seed, 3), "d1")
-        partition = as_partition(p, plan)
-        held = dict(zip(p.names, weights(p, plan)[0], strict=True))
+        partition = to_partition(p, plan)
+        held = dict(zip(p.names, device_weight_bytes(p, plan)[0], strict=True))
         assert held == {device: float(n) for device, n in weight_bytes(spec, partition).items()}
         for stage in stages(spec, partition, 0):
             if stage.kernel in units:
@@ -66,7 +73,7 @@ def test_every_price_is_the_one_that_the_cost_gives_a_step(name: str, mode: Flat
         )
         plan = _plan(mode, name, 3, 7, seed)
         p = pose(spec, 7, devices, links, "d1")
-        partition = as_partition(p, plan)
+        partition = to_partition(p, plan)
         cost: Cost = ClusterCost(devices, links, work_flops(spec, partition))
         tables = {"attend": p.attend_s, "attend_mix": p.mixed_s, "feed_forward.0": p.forward_s[0]}
         for work in (step.work for step in split(spec, partition).steps):
@@ -80,7 +87,7 @@ def test_every_price_is_the_one_that_the_cost_gives_a_step(name: str, mode: Flat
                     i, j = p.names.index(work.src), p.names.index(work.dst)
                     assert cost.seconds(work) == pytest.approx(p.latency_s[i, j] + n_bytes / p.rate[i, j])
                     handed = [of[0][k] + of[1][k] * n_bytes for of, k in ((p.send, i), (p.take, j))]
-                    assert cost.hand_over(work) == pytest.approx(handed)
+                    assert cost.message_overhead(work) == pytest.approx(handed)
                 case _:
                     pass
 
@@ -110,7 +117,7 @@ def test_the_pace_is_near_the_simulation(
         devices = handing(devices, seed)
     plan = _plan(mode, name, n, tokens, seed)
     p = pose(SPECS[name], tokens, devices, links, "d0")
-    true_s = simulated_s(SPECS[name], as_partition(p, plan), devices, links)
+    true_s = simulated_s(SPECS[name], to_partition(p, plan), devices, links)
     assert seconds(p, plan)[0] == pytest.approx(true_s, rel=0.35)
     assert n > 2 or seconds(p, plan)[0] >= true_s * (1 - 1e-9)
 
@@ -125,7 +132,7 @@ def test_the_pace_is_mostly_within_a_few_percent(is_handing: bool) -> None:
         devices = handing(devices, seed) if is_handing else devices
         plan = _plan(mode, "bert", 4, 9, seed)
         p = pose(SPECS["bert"], 9, devices, links, "d0")
-        true_s = simulated_s(SPECS["bert"], as_partition(p, plan), devices, links)
+        true_s = simulated_s(SPECS["bert"], to_partition(p, plan), devices, links)
         errors.append(abs(seconds(p, plan)[0] / true_s - 1))
     assert np.median(errors) < 0.03
 
@@ -134,7 +141,7 @@ def test_a_table_holds_what_capabilities_say() -> None:
     """Tables are filled by arrays; a device's own method is the reference."""
     devices, _ = cluster(3, 3)
     mixed = (curved(devices["d0"]), devices["d1"], curved(devices["d2"]))
-    times = table(mixed, "rest", AffineCost(0.0, 37.0), 40)
+    times = time_table(mixed, "rest", AffineCost(0.0, 37.0), 40)
     for device, row in zip(mixed, times, strict=True):
         assert row.tolist() == pytest.approx([device.seconds("rest", 37.0 * n) for n in range(41)])
 
@@ -166,7 +173,7 @@ def test_messages_that_take_next_to_nothing_are_priced_as_those_that_take_nothin
     brief = {name: replace(device, send=least, take=least) for name, device in devices.items()}
     made = partition(SPECS["bert"], mode, 5, 9, seed)
     none_s, least_s = (
-        seconds(p, plan_of(p, made))
+        seconds(p, to_plans(p, made))
         for p in (pose(SPECS["bert"], 9, some, links, made.primary) for some in (devices, brief))
     )
     assert none_s[0] == pytest.approx(least_s[0], rel=1e-9)
@@ -175,4 +182,4 @@ def test_messages_that_take_next_to_nothing_are_priced_as_those_that_take_nothin
 def test_more_rows_than_the_model_reads_are_refused() -> None:
     """A plan that cannot run must not be made."""
     with pytest.raises(InputError, match="1 to 512"):
-        sizes(SPECS["bert"], 513)
+        layer_sizes(SPECS["bert"], 513)

@@ -11,9 +11,9 @@ from pliant.errors import BudgetError, InputError
 from pliant.ir.capability import Interface, Links
 from pliant.ir.link import Link
 from pliant.ir.partition import Partition, Share
-from pliant.plan.partition.initial_plans import all_plans, alone, n_plans
-from pliant.plan.partition.local_search import best
-from pliant.plan.partition.partition_cost import FlatMode, FlatPlans, as_partition, seconds
+from pliant.plan.partition.initial_plans import all_plans, count_plans, single_device_plans
+from pliant.plan.partition.local_search import fastest
+from pliant.plan.partition.partition_cost import FlatMode, FlatPlans, seconds, to_partition
 from pliant.plan.partition.partitioner import choose_partition, solve
 from pliant.plan.partition.problem import pose
 from pliant.plan.split.stage_graphs import weight_bytes
@@ -37,7 +37,7 @@ def test_no_weight_stationary_partition_simulates_quicker(n: int, seed: int, is_
     decision = choose_partition(spec, tokens, devices, links, "d0")
     p = pose(spec, tokens, devices, links, "d0")
     plans = all_plans(p, "ws")
-    every = [as_partition(p, plans.take(i)) for i in range(len(plans))]
+    every = [to_partition(p, plans.take(i)) for i in range(len(plans))]
     quickest_s = min(simulated_s(spec, one, devices, links) for one in every)
     chosen_s = simulated_s(spec, decision.partition, devices, links)
     assert chosen_s <= 1.02 * quickest_s
@@ -66,7 +66,7 @@ def test_the_search_finds_the_optimum_among_a_few_devices(
         if is_curved:
             devices = {name: curved(device) for name, device in devices.items()}
         p = pose(bert(ffn=ffn), tokens, devices, links, f"d{seed % n}")
-        _, optimum_s = best(p, all_plans(p, mode))
+        _, optimum_s = fastest(p, all_plans(p, mode))
         _, found_s = solve(p, mode)
         assert found_s == pytest.approx(optimum_s, rel=1e-9), seed
 
@@ -86,7 +86,7 @@ def test_heads_are_traded_for_columns_where_memory_is_full() -> None:
             "d1": replace(devices["d1"], free_bytes=room),
         }
         p = pose(spec, tokens, devices, links, "d0")
-        _, optimum_s = best(p, every)
+        _, optimum_s = fastest(p, every)
         _, found_s = solve(p, "1d")
         assert found_s == pytest.approx(optimum_s, rel=2e-3), seed
 
@@ -102,7 +102,7 @@ def test_the_optimum_is_found_where_memory_is_short(
         p = pose(bert(ffn=4), 4, devices, links, "d0")
         whole = p.sizes.tiled_head.each * 4 + p.sizes.tiled_column * 4 + p.sizes.tiled_row
         p = replace(p, memory=whole * np.random.default_rng(seed).uniform(0.3, 1.2, n))
-        _, optimum_s = best(p, all_plans(p, mode))
+        _, optimum_s = fastest(p, all_plans(p, mode))
         assert solve(p, mode)[1] == pytest.approx(optimum_s, rel=1e-9), seed
 
 
@@ -111,8 +111,8 @@ def test_all_plans_of_two_devices_are_priced() -> None:
     spec = bert(hidden=32, heads=16)
     for seed in range(6):
         p = pose(spec, 24, *cluster(seed, 2), "d0")
-        assert len(all_plans(p, "ws")) == n_plans(p, "ws") == 17 * 25
-        assert solve(p, "ws")[1] == best(p, all_plans(p, "ws"))[1]
+        assert len(all_plans(p, "ws")) == count_plans(p, "ws") == 17 * 25
+        assert solve(p, "ws")[1] == fastest(p, all_plans(p, "ws"))[1]
 
 
 @settings(max_examples=25, deadline=None)
@@ -281,4 +281,4 @@ def test_very_many_devices_are_shortlisted_and_all_stay_named() -> None:
     assert decision.partition.devices == tuple(devices)
     assert decision.weight_bytes == weight_bytes(SPEC, decision.partition)
     p = pose(SPEC, 24, devices, links, "d59")
-    assert decision.seconds <= seconds(p, alone(p, "ws")).min()
+    assert decision.seconds <= seconds(p, single_device_plans(p, "ws")).min()

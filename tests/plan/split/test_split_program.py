@@ -13,7 +13,7 @@ from pliant.ir.program import Compute, Exchange, Program, Segment, TensorPart
 from pliant.ir.projection import project
 from pliant.models.encoder.encoder_spec import EncoderSpec
 from pliant.plan.split.split_program import layer_segment, opening_segment, split, traffic
-from pliant.plan.split.stages import TensorRegion, entering, stages
+from pliant.plan.split.stages import TensorRegion, input_part, stages
 from tests.plan.splits import bert, mobilebert, problem
 
 LARGE = bert(1024, 16, 4096, 24)
@@ -132,7 +132,7 @@ class _Replay:
             whole = TensorPart(0, self.partition.tokens, 0, self.spec.hidden)
             assert self.has(self.partition.primary, TensorRegion(f"x.{layer}", whole))
             for device in self.partition.devices if layer < self.spec.n_layers else ():
-                part = entering(self.spec, self.partition, device)
+                part = input_part(self.spec, self.partition, device)
                 assert part is None or self.has(device, TensorRegion(f"x.{layer}", part))
 
     def _segment(self, segment: Segment, layer: int) -> None:

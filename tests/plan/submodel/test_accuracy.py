@@ -12,13 +12,13 @@ from pliant.ir.bitwidths import FULL_BITS
 from pliant.ir.cost import CostTable, LayerCost
 from pliant.ir.link import Link
 from pliant.plan.plan import Budget, Plan
-from pliant.plan.submodel.accuracy import AccuracyGrid, curves, expected_grid
+from pliant.plan.submodel.accuracy import AccuracyGrid, accuracy_curves, expected_grid
 from pliant.plan.submodel.io_plan import fidelity
 from pliant.plan.submodel.plan_options import OURS, PlanOptions
 from pliant.plan.submodel.preload_set import PreloadRule
 from pliant.plan.submodel.search import plan
 from pliant.plan.submodel.shape import StoreShape
-from pliant.plan.submodel.submodel import fitting, rank, submodels
+from pliant.plan.submodel.submodel import fitting_submodels, rank_submodels, submodels
 from pliant.plan.submodel.submodel_problem import SubmodelProblem
 from pliant.store.manifest import AccuracyEntry, AccuracyTable
 from tests.plan.problems import random_problem
@@ -60,9 +60,14 @@ def test_no_submodel_in_reach_is_expected_to_be_more_accurate(
     shape, costs, budget, importance = random_problem(rng)
     how = replace(OURS, preload=rule, io_reserve=reserve, is_anytime=is_anytime)
     grid = random_grid(rng, shape)
-    problem, known = SubmodelProblem(shape, costs, budget, importance, how, None), curves(grid, how.errors)
+    problem, known = (
+        SubmodelProblem(shape, costs, budget, importance, how, None),
+        accuracy_curves(grid, how.errors),
+    )
     in_reach = {}
-    for c in rank(fitting(submodels(shape.n_layers, shape.widths, costs), problem.usable_s)):
+    for c in rank_submodels(
+        fitting_submodels(submodels(shape.n_layers, shape.widths, costs), problem.usable_s)
+    ):
         a = problem.attempt(c)
         if a is None:
             continue
@@ -84,9 +89,12 @@ def test_planes_in_memory_count_where_submodels_are_compared(rng: np.random.Gene
     shape, costs, budget, importance = random_problem(rng)
     held = rng.integers(0, 7, importance.shape)
     grid = random_grid(rng, shape)
-    problem, known = SubmodelProblem(shape, costs, budget, importance, OURS, held), curves(grid, OURS.errors)
+    problem, known = (
+        SubmodelProblem(shape, costs, budget, importance, OURS, held),
+        accuracy_curves(grid, OURS.errors),
+    )
     best = -1.0
-    for c in fitting(submodels(shape.n_layers, shape.widths, costs), problem.usable_s):
+    for c in fitting_submodels(submodels(shape.n_layers, shape.widths, costs), problem.usable_s):
         if a := problem.attempt(c):
             kept = fidelity(problem.allocate(a)[0].bits, a.weights, OURS.errors)
             best = max(best, known.at(c.n, c.m, kept) or 0.0)
@@ -122,7 +130,7 @@ def test_expected_accuracy_never_falls_with_bits_and_lies_at_the_measurements(
     table = table_of(random_grid(rng, shape), rng)
     grid = expected_grid(table)
     assert grid.keys() == {(e.n, e.m, e.bits) for e in table.entries}
-    known = curves(grid, OURS.errors)
+    known = accuracy_curves(grid, OURS.errors)
     for n in range(1, shape.n_layers + 1):
         for m in shape.widths:
             row = [grid[n, m, b] for b in BITS]

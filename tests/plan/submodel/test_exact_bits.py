@@ -18,7 +18,7 @@ from pliant.plan.submodel.io_plan import (
     fidelity,
     fill_by_importance,
     fill_floor,
-    weights_of,
+    importance_weights,
 )
 from pliant.plan.submodel.shape import StoreShape
 
@@ -39,7 +39,7 @@ def test_no_assignment_of_bits_is_worth_more_than_the_exact_one(seed: int, laten
     rng = np.random.default_rng(seed)
     n, m = (1, 3) if rng.integers(2) else (3, 1)
     start = ledger_of(rng, n, m, latency_s)
-    weights = weights_of(rng.random((n, m)))
+    weights = importance_weights(rng.random((n, m)))
     best = -1.0
     for bits in itertools.product(BITS[1:], repeat=n * m):
         trial = start.copy()
@@ -61,7 +61,7 @@ def test_no_heuristic_beats_the_exact_allocation(seed: int, latency_s: float, is
     rng = np.random.default_rng(seed)
     start = ledger_of(rng, 3, 3, latency_s)
     start.is_anytime = is_anytime
-    weights = weights_of(rng.random((3, 3)))
+    weights = importance_weights(rng.random((3, 3)))
     exact, paper = start.copy(), start.copy()
     fill_exact(exact, weights, LLOYD_ERRORS)
     rows = fill_rows(start, weights, LLOYD_ERRORS)

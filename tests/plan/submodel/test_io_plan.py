@@ -20,7 +20,7 @@ from pliant.plan.submodel.io_plan import (
     fill_by_importance,
     fill_floor,
     fill_uniform,
-    weights_of,
+    importance_weights,
 )
 from pliant.plan.submodel.shape import StoreShape
 
@@ -93,7 +93,7 @@ def test_the_first_pass_takes_the_highest_uniform_bits_that_fit() -> None:
     held = np.zeros((2, 3), dtype=int)
     ledger = Ledger(FIGURE_6, 3, FIGURE_6_DISK, [1.3, 2.6], held, is_anytime=False, full_chunk=3)
     assert fill_floor(ledger)
-    assert fill_uniform(ledger, ledger.below(FULL_BITS)) == 4
+    assert fill_uniform(ledger, ledger.shards_below(FULL_BITS)) == 4
     assert ledger.bits == [[4] * 3] * 2
     assert np.allclose(ledger.spare_s, [0.1, 0.2])
 
@@ -116,7 +116,7 @@ def test_rows_find_the_best_there_is_in_planes(rng: np.random.Generator, n: int,
     """Without read latency nothing is rounded and no row is missing: no bits of 2..6 are worth more."""
     shape = StoreShape(n, m, (m,), 1, 10**6, (n,))
     budget_s = np.cumsum(rng.uniform(0, 1.2, n)) + 0.2 * m
-    weights = weights_of(rng.random((n, m)))
+    weights = importance_weights(rng.random((n, m)))
     held = np.full((n, m), 2)
     ledger = Ledger(shape, m, Link(0.0, 10.0), budget_s.tolist(), held, is_anytime=False, full_chunk=m)
     fill_floor(ledger)
@@ -141,7 +141,7 @@ def test_a_disk_of_long_latency_takes_no_more_memory_to_plan_for() -> None:
     fill_floor(ledger)
     tracemalloc.start()
     try:
-        ledger = fill_rows(ledger, weights_of(np.ones((n, m))), LLOYD_ERRORS)
+        ledger = fill_rows(ledger, importance_weights(np.ones((n, m))), LLOYD_ERRORS)
         peak_bytes = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -174,7 +174,7 @@ def test_the_ledger_debits_exactly_what_its_loads_read(
         planes_per_load=int(rng.integers(1, 4)),
     )
     fill_floor(ledger)
-    weights = weights_of(rng.random((n, m)))
+    weights = importance_weights(rng.random((n, m)))
     ledger = fill_rows(ledger, weights, LLOYD_ERRORS)
     fill_by_importance(ledger, weights)
     read_s = []
@@ -208,11 +208,11 @@ def assert_planes_suffice(ledger: Ledger, k: int, held: np.ndarray) -> None:
 def test_weights_keep_the_order_of_importance_and_have_mean_1() -> None:
     """Ablation scores may be negative or equal; allocation needs positive weights in the same order."""
     importance = np.array([[-0.2, 0.5], [0.1, 0.0]])
-    weights = weights_of(importance)
+    weights = importance_weights(importance)
     assert (np.argsort(weights, axis=None) == np.argsort(importance, axis=None)).all()
     assert weights.mean() == pytest.approx(1)
     assert weights.min() > 0
-    assert (weights_of(np.zeros((2, 2))) == 1).all()
+    assert (importance_weights(np.zeros((2, 2))) == 1).all()
 
 
 @pytest.mark.parametrize(("m", "reads"), [(1, 1), (2, 3), (3, 3), (4, 1)])

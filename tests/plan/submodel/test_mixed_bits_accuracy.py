@@ -5,7 +5,7 @@ import pytest
 
 from pliant.ir.bitwidths import FULL_BITS
 from pliant.ir.partition import Partition, Share
-from pliant.plan.submodel.mixed_bits_accuracy import whole_accuracy
+from pliant.plan.submodel.mixed_bits_accuracy import mixed_bits_accuracy
 from pliant.plan.submodel.plan_options import OURS
 from pliant.store.manifest import AccuracyEntry, AccuracyTable
 
@@ -27,25 +27,25 @@ def _layers(*bits: int) -> list[Partition]:
 @pytest.mark.parametrize("bits", [2, 3, 6])
 def test_equal_bits_have_what_was_measured(bits: int) -> None:
     """Codes of a plan, whatever its devices; float32 layers are the model at its best."""
-    known = whole_accuracy(_table(MEASURED), EQUAL, FULL_BITS)
+    known = mixed_bits_accuracy(_table(MEASURED), EQUAL, FULL_BITS)
     assert known.at(_layers(bits, bits, bits)) == pytest.approx(MEASURED[bits])
     assert known.at(_layers()) == pytest.approx(MEASURED[FULL_BITS])
 
 
 def test_float32_layers_of_a_store_without_full_fidelity_are_its_highest_bits() -> None:
     """Nothing better is in it."""
-    known = whole_accuracy(_table(MEASURED), EQUAL, 3)
+    known = mixed_bits_accuracy(_table(MEASURED), EQUAL, 3)
     assert known.at(_layers()) == pytest.approx(MEASURED[3])
 
 
 def test_mixed_bits_lie_between_by_the_error_that_they_leave() -> None:
     """Linear in the kept share of the weights' variance, each layer by its importance."""
-    known = whole_accuracy(_table(MEASURED), EQUAL, FULL_BITS)
+    known = mixed_bits_accuracy(_table(MEASURED), EQUAL, FULL_BITS)
     error = (2 * OURS.errors[2] + OURS.errors[3]) / 3
     wanted = np.interp(1 - error, [1 - OURS.errors[2], 1 - OURS.errors[3]], [MEASURED[2], MEASURED[3]])
     assert known.at(_layers(2, 3, 2)) == pytest.approx(float(wanted))
     first = ((5.0,) * M, (1.0,) * M, (1.0,) * M)
-    apart = whole_accuracy(_table(MEASURED), first, FULL_BITS)
+    apart = mixed_bits_accuracy(_table(MEASURED), first, FULL_BITS)
     best, worst = apart.at(_layers(3, 2, 2)), apart.at(_layers(2, 2, 3))
     assert best is not None
     assert worst is not None
@@ -54,11 +54,11 @@ def test_mixed_bits_lie_between_by_the_error_that_they_leave() -> None:
 
 def test_layers_of_several_plans_count_by_the_plan_that_each_ran_by() -> None:
     """A run may change its plan between layers."""
-    known = whole_accuracy(_table(MEASURED), EQUAL, FULL_BITS)
+    known = mixed_bits_accuracy(_table(MEASURED), EQUAL, FULL_BITS)
     ran = [_layers(2, 2, 2)[0], _layers(3, 3, 3)[0], _layers(2, 2, 2)[0]]
     assert known.at(ran) == known.at(_layers(2, 3, 2))
 
 
 def test_of_other_submodels_nothing_is_concluded() -> None:
     """A cluster runs all layers and slices."""
-    assert whole_accuracy(_table(MEASURED, n=2), EQUAL, FULL_BITS).at(_layers()) is None
+    assert mixed_bits_accuracy(_table(MEASURED, n=2), EQUAL, FULL_BITS).at(_layers()) is None

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from pliant.ir.cost import CostTable, LayerCost
 from pliant.ir.link import Link
-from pliant.plan.submodel.submodel import fitting, rank, submodels
+from pliant.plan.submodel.submodel import fitting_submodels, rank_submodels, submodels
 
 WIDTHS = (3, 6, 9, 12)
 DISK = Link(0.0, 1e9)
@@ -29,7 +29,7 @@ def test_the_submodels_of_table_6_are_chosen(
     costs: CostTable, target_s: float, expected: tuple[int, int]
 ) -> None:
     """The rows "Ours" of STI's Table 6: deep and narrow on the CPU, shallow and wide on the GPU."""
-    best = rank(fitting(submodels(12, WIDTHS, costs), target_s))[0]
+    best = rank_submodels(fitting_submodels(submodels(12, WIDTHS, costs), target_s))[0]
     assert (best.n, best.m) == expected
 
 
@@ -43,8 +43,8 @@ def test_the_first_choice_fits_and_no_fitting_one_has_many_more_shards(
 ) -> None:
     """Compute planning gives up at most the fraction `similar` of shards for depth, never the target."""
     costs = CostTable(tuple(LayerCost(m, t, t) for m, t in zip(WIDTHS, times, strict=True)), DISK)
-    fits = fitting(submodels(12, WIDTHS, costs), target_s)
-    order = rank(fits, similar)
+    fits = fitting_submodels(submodels(12, WIDTHS, costs), target_s)
+    order = rank_submodels(fits, similar)
     assert set(order) == set(fits)
     assert len(order) == len(fits)
     if order:

@@ -14,7 +14,7 @@ from pliant.compiler.executable.image import Image, make_image
 from pliant.compiler.executable.symbolic_program import SymbolicProgram
 from pliant.compiler.rules.rules import RULES
 from pliant.ir.check.executable_check import executable_faults
-from pliant.ir.executable import Address, Executable, Formula, Number, at_hand
+from pliant.ir.executable import Address, Executable, Formula, Number, concrete
 from pliant.ir.graph import Graph
 from pliant.ir.text.executable_text import executable_text, parse_executable
 from pliant.kernels.emit.isa import host_isa
@@ -263,7 +263,7 @@ def test_an_executable_of_open_sizes_prints_and_parses_with_its_formulas(
     assert sum(isinstance(number, Formula) for number in _numbers(found)) > 0
     sizes |= {f"offset{i}": tensor.offset for i, tensor in enumerate(other.tensors)}
     for one, another in zip(_numbers(found), _numbers(other), strict=True):
-        assert not isinstance(one, Formula) or one.at(sizes) == at_hand(another)
+        assert not isinstance(one, Formula) or one.at(sizes) == concrete(another)
 
 
 def _numbers(executable: Executable) -> list[Number]:

@@ -16,7 +16,7 @@ from pliant.ir.endpoint import Endpoint, Request
 from pliant.ir.link import Link
 from pliant.ir.times.bounds import AdaptiveBound
 from pliant.models.tokenizer import TokenizedInput, Tokenizer
-from pliant.plan.plan import WHOLE_S
+from pliant.plan.plan import NO_TARGET_S
 from pliant.run.session.text_feeds import as_bytes
 from pliant.run.submodel.elastic_session import ElasticSession
 from pliant.run.submodel.plans.submodel_planner import SessionOptions
@@ -52,7 +52,7 @@ def opened(
     path: Path, profile: DeviceProfile, preload: int = 10**9, *, adapts: bool = False
 ) -> Iterator[ElasticSession]:
     with ExitStack() as stack:
-        options = SessionOptions(WHOLE_S, preload, length=8, n_threads=1, adapts=adapts)
+        options = SessionOptions(NO_TARGET_S, preload, length=8, n_threads=1, adapts=adapts)
         store = stack.enter_context(open_store(path))
         yield stack.enter_context(ElasticSession(store, profile, options))
 
@@ -105,7 +105,7 @@ def test_the_whole_answers_time_follows_from_a_smaller_ones(
         reply = endpoint.answer(Request(7, TEXT, deadline_s=0.007))
         small = endpoint.trade.pick(7, 0.0, 0.007 * endpoint.trade.bound.pace).level
         assert reply.whole_s == pytest.approx(
-            reply.seconds * endpoint.trade.fullest(7).level.at(7).median_s / small.at(7).median_s
+            reply.seconds * endpoint.trade.most_accurate(7).level.at(7).median_s / small.at(7).median_s
         )
 
 
@@ -136,7 +136,7 @@ def test_a_floor_holds_after_the_weights_in_memory_have_changed(
     The disk is slow, so that what is in memory decides how accurate a plan is.
     """
     options = SessionOptions(
-        WHOLE_S, None, length=8, n_threads=1, adapts=False, is_anytime=False, memory_bytes=700_000
+        NO_TARGET_S, None, length=8, n_threads=1, adapts=False, is_anytime=False, memory_bytes=700_000
     )
     with (
         open_store(store) as opened_store,

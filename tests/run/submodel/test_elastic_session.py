@@ -17,7 +17,7 @@ from pliant.ir.link import Link
 from pliant.ir.program import Program
 from pliant.ir.reply import Reply
 from pliant.models.tokenizer import TokenizedInput, open_tokenizer
-from pliant.plan.plan import WHOLE_S
+from pliant.plan.plan import NO_TARGET_S
 from pliant.run.process_memory import MemoryBudget, peak_rss_bytes
 from pliant.run.submodel.elastic_details import ElasticDetails
 from pliant.run.submodel.elastic_session import ElasticSession
@@ -385,7 +385,7 @@ def test_what_would_run_is_explained_for_any_length(elastic_session: OpenElastic
 
 def test_without_a_target_a_reply_has_none(elastic_session: OpenElastic) -> None:
     """The hour that stands for no target was shown as met."""
-    with elastic_session(SessionOptions(WHOLE_S, length=8)) as session:
+    with elastic_session(SessionOptions(NO_TARGET_S, length=8)) as session:
         for reply in (session(TEXT), *session([TEXT, TEXT])):
             assert (reply.target_s, reply.met) == (None, None)
             assert " of " not in str(reply)

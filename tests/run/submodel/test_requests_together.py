@@ -11,7 +11,7 @@ from pliant.ir.device import DeviceProfile
 from pliant.ir.dilation import Dilation
 from pliant.ir.endpoint import Request
 from pliant.ir.link import Link
-from pliant.plan.plan import WHOLE_S
+from pliant.plan.plan import NO_TARGET_S
 from pliant.run.process_memory import MemoryBudget
 from pliant.run.submodel.elastic_session import ElasticSession
 from pliant.run.submodel.plans.submodel_planner import SessionOptions
@@ -52,7 +52,7 @@ def opened(
     profile: DeviceProfile | None = None,
     **changes: int,
 ) -> Iterator[tuple[ElasticSession, Reference]]:
-    options = SessionOptions(WHOLE_S, preload, length=24, n_threads=1, adapts=False, **changes)
+    options = SessionOptions(NO_TARGET_S, preload, length=24, n_threads=1, adapts=False, **changes)
     profile = profile or paper_profile(lengths=(8, 24, 64))
     with open_store(path) as one, ElasticSession(one, profile, options, cache=cache, memory=memory) as made:
         reference = Reference(one, cache)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pliant.errors import InputError
 from pliant.ir.check.executable_check import executable_faults
-from pliant.ir.check.program_check import faults
+from pliant.ir.check.program_check import program_faults
 from pliant.ir.executable import Executable
 from pliant.ir.program import Program
 from pliant.ir.text import executable_text, program_text
@@ -45,7 +45,7 @@ def read_text_file(path: Path) -> TextFile:
 
 def _program(text: str) -> TextFile:
     found = program_text.parse_program(text)
-    wrong = (f"line {found.lines[fault.step]}: {fault.reason}" for fault in faults(found.program))
+    wrong = (f"line {found.lines[fault.step]}: {fault.reason}" for fault in program_faults(found.program))
     return TextFile("program", found.program, program_text.program_text(found.program), tuple(wrong))
 
 

@@ -17,7 +17,7 @@ from pliant.errors import InputError
 from pliant.ir.device import DeviceProfile, emulate
 from pliant.ir.dilation import Dilation
 from pliant.models.encoder.encoder_graph import ComputeDtype
-from pliant.plan.plan import WHOLE_S
+from pliant.plan.plan import NO_TARGET_S
 from pliant.plan.precision import TOLERANCE, ComputePrecision
 from pliant.plan.submodel.plan_options import OURS, PAPER, ChoiceRule, Depths, PlanOptions
 from pliant.quantities import parse_bytes, parse_seconds
@@ -206,7 +206,7 @@ class SessionArguments:
     @property
     def options(self) -> SessionOptions:
         return SessionOptions(
-            target_s=self.target_s or WHOLE_S,
+            target_s=self.target_s or NO_TARGET_S,
             preload_bytes=preload_of(self.preload, self.memory),
             memory_bytes=memory_limit_of(self.memory),
             working_bytes=None if self.working is None else parse_bytes(self.working),

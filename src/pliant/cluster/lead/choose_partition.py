@@ -15,7 +15,7 @@ from pliant.ir.capability import Capability, Links
 from pliant.ir.partition import DeviceGrid, Mode, Partition, Share
 from pliant.models.encoder.encoder_spec import EncoderSpec
 from pliant.plan.partition.baselines import coedge
-from pliant.plan.partition.partition_cost import as_partition
+from pliant.plan.partition.partition_cost import to_partition
 from pliant.plan.partition.partitioner import Gains, choose_partition, solve
 from pliant.plan.partition.problem import PartitionProblem, pose
 from pliant.quantities import format_bytes
@@ -74,7 +74,7 @@ def _fixed(mode: Mode, problem: PartitionProblem, capabilities: Mapping[str, Cap
         raise BudgetError(
             f"no split of mode {mode} fits in the free memory of {free}: free some, or add one."
         )
-    return as_partition(problem, plan)
+    return to_partition(problem, plan)
 
 
 def _equal(mode: Mode, spec: EncoderSpec, tokens: int, names: Sequence[str]) -> Partition:

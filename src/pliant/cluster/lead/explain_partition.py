@@ -16,7 +16,7 @@ from pliant.plan.partition.decision import Decision, RunOption
 from pliant.plan.partition.lower_bound import bound_s
 from pliant.plan.partition.partitioner import Gains, choose_partition
 from pliant.plan.partition.problem import PartitionProblem, pose
-from pliant.plan.partition.shortlist import MOST
+from pliant.plan.partition.shortlist import MAX_DEVICES
 from pliant.plan.split.stage_graphs import weight_bytes
 from pliant.quantities import format_bytes, format_seconds
 
@@ -44,7 +44,7 @@ def explain(
     said.append(f"the paper's rule (Hepti 4.3): {paper.reasons[0]}")
     said += _gain(judged, solved, least_gain)
     said += _memory(spec, solved)
-    if len(devices) <= MOST:
+    if len(devices) <= MAX_DEVICES:
         said.append(_gap(pose(spec, tokens, devices, links, primary), solved))
     return tuple(said)
 

@@ -100,12 +100,12 @@ class PartitionCache:
         near = [one for one in reversed(self._found) if one.is_near(tokens, now_s)]
         latest = next((one for one in near if one.spec == spec), None)
         if latest is not None and latest.holds(picture):
-            return predict(spec, latest.solved.partition.resized(tokens), picture, coding)
+            return predict(spec, latest.solved.partition.resize(tokens), picture, coding)
         larger = next((one for one in near if _is_part(spec, one.spec) and one.holds(picture)), None)
         if larger is None and may_pause and self.is_paused:
             before = self._serving(spec, tokens, picture)
             if before is not None and before.spec == spec:
-                solved = predict(spec, before.solved.partition.resized(tokens), picture, coding)
+                solved = predict(spec, before.solved.partition.resize(tokens), picture, coding)
                 return replace(solved, is_due=True)
             if before is not None:
                 return replace(self._of_larger(spec, before, tokens, picture, coding), is_due=True)
@@ -134,9 +134,9 @@ class PartitionCache:
         """Return a submodel's partition, derived from the whole model's."""
         whole = larger.solved.partition
         columns = spec.ffn if whole.n_columns else 0
-        cut = whole.resized(tokens, spec.n_heads, columns, spec.n_layers)
+        cut = whole.resize(tokens, spec.n_heads, columns, spec.n_layers)
         few = cut.participants if self._is_free and cut.mode == "ws" and len(cut.participants) > 1 else ()
-        alone = [cut.alone(device) for device in few]
+        alone = [cut.on_device(device) for device in few]
         fits = [one for one in alone if not find_overloaded(weight_bytes(spec, one), picture)]
         every = (predict(spec, one, picture, coding) for one in (cut, *fits))
         return min(every, key=lambda one: one.seconds)

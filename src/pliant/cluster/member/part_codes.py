@@ -9,7 +9,7 @@ from pliant.compiler.passes.code_weights import code_weights
 from pliant.ir.graph import Graph
 from pliant.models.encoder.encoder_source import MatrixCodes
 from pliant.models.encoder.part_builder import WeightBlock, WeightPiece
-from pliant.store.coding.matrix import CodedMatrix, blank_matrix, coded_matrix, pays
+from pliant.store.coding.matrix import CodedMatrix, blank_matrix, pack_matrix, saves_bytes
 
 FIELDS = ("planes", "codebook", "outlier_rows", "outlier_offsets", "outlier_values")
 CodedConstants = Mapping[str, tuple[str, str]]
@@ -19,7 +19,7 @@ CodedConstants = Mapping[str, tuple[str, str]]
 def coded_graph(graph: Graph, pieces: Mapping[str, WeightPiece], bits: int) -> tuple[Graph, CodedConstants]:
     """Return `graph` with blank codes of `bits` in place of the matrices of `pieces`, and their constants."""
     coder = _BlankCoder(bits, {id(graph.constants[x]): x for x in pieces if x in graph.constants})
-    if not any(pays(*piece.shape[::-1], bits) for piece in pieces.values() if len(piece.shape) == 2):
+    if not any(saves_bytes(*piece.shape[::-1], bits) for piece in pieces.values() if len(piece.shape) == 2):
         return graph, {}
     made = code_weights(graph, coder)
     names = {id(getattr(m, name)): (piece, name) for piece, m in coder.made.items() for name in FIELDS}
@@ -39,7 +39,7 @@ def piece_codes(
         np.concatenate([one.values for one in found]),
     )
     codes = np.concatenate([one.codes for one in found])
-    return coded_matrix(codes.T, whole.codebooks[bits], outliers, whole.bits)
+    return pack_matrix(codes.T, whole.codebooks[bits], outliers, whole.bits)
 
 
 def _block(block: WeightBlock, whole: MatrixCodes) -> MatrixCodes:
@@ -68,7 +68,7 @@ class _BlankCoder:
         self.made: dict[str, CodedMatrix] = {}
 
     def is_worth_coding(self, depth: int, columns: int) -> bool:
-        return pays(depth, columns, self.bits)
+        return saves_bytes(depth, columns, self.bits)
 
     def code(
         self, source: np.ndarray, how: Hashable, read: Callable[[np.ndarray], np.ndarray], /

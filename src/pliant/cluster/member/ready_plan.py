@@ -14,7 +14,7 @@ from pliant.ir.projection import Projection, project
 from pliant.models.encoder.encoder_source import EncoderSource
 from pliant.models.encoder.encoder_spec import EncoderSpec
 from pliant.plan.split.split_program import layer_segment, split
-from pliant.plan.split.stages import entering
+from pliant.plan.split.stages import input_part
 
 
 class StageBuilder(Protocol):
@@ -71,8 +71,8 @@ class ReadyPlan:
         spec, found = self.source.spec, []
         for device in set(self.partition.participants) - {self.partition.primary}:
             is_new = device not in before.participants
-            held = None if is_new else entering(spec, before, device)
-            needed = entering(spec, self.partition, device)
+            held = None if is_new else input_part(spec, before, device)
+            needed = input_part(spec, self.partition, device)
             if is_new or (needed is not None and (held is None or not held.covers(needed))):
                 found.append(device)
         return tuple(sorted(found))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pliant.cluster.net.comm import NAME_LIMIT_BYTES, NOTE_LIMIT_BYTES, Tag
-from pliant.ir.envelope import VERSION, is_neighbour, refusal
+from pliant.ir.envelope import VERSION, is_neighbour, version_refusal
 
 LEAST_PIECE_BYTES, PIECE_BYTES = 32 << 10, 128 << 10
 _PIECES = 8
@@ -75,7 +75,7 @@ def unpack(frame: memoryview) -> tuple[str, PayloadPiece]:
     if magic != _MAGIC:
         raise BadFrame("a message that does not begin as one of pliant's")
     if not is_neighbour(version):  # the layout of the following bytes is unknown
-        raise BadFrame(f"data that {refusal(version)}")
+        raise BadFrame(f"data that {version_refusal(version)}")
     note_at = _HEAD.size + n_name
     payload_at = note_at + n_note
     src = bytes(frame[_HEAD.size : note_at]).decode("utf-8", "replace")

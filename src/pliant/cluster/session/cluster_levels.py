@@ -11,7 +11,7 @@ from pliant.cluster.lead.predict import Prediction
 from pliant.cluster.watch.adapt import find_overloaded
 from pliant.errors import BudgetError, ClusterError
 from pliant.ir.curve import Curve
-from pliant.ir.endpoint import ALIKE, RESOLUTION, Request, ServiceLevel
+from pliant.ir.endpoint import ACCURACY_TOLERANCE, RESOLUTION, Request, ServiceLevel
 from pliant.ir.partition import Partition
 from pliant.ir.times.bounded_level import has_moved
 from pliant.ir.times.timing import Timing
@@ -49,7 +49,7 @@ def submodels(encoder: Encoder, accuracy: MixedBitsAccuracy | None) -> tuple[Enc
         return ()
     narrowest = min(m for _, m in sizes)
     narrow = max(n for n, m in sizes if m == narrowest), narrowest
-    able = [size for size, one in sizes.items() if one >= whole - RESOLUTION - ALIKE]
+    able = [size for size, one in sizes.items() if one >= whole - RESOLUTION - ACCURACY_TOLERANCE]
     alike = min(able, key=lambda size: (prod(size), -sizes[size]))
     chosen = {size for size in (narrow, alike) if sizes[size] < whole and prod(size) <= prod(alike)}
     return tuple(encoder.submodel(*size) for size in sorted(chosen, key=sizes.__getitem__))
@@ -107,7 +107,7 @@ def accuracy_of(
     """Return the lowest accuracy of a (sub)model under the `plans` of the whole one; None if unknown."""
     spec, each = source.spec, list[float]()
     for plan in plans:
-        one = plan.resized(plan.tokens, spec.n_heads, spec.ffn if plan.n_columns else 0, spec.n_layers)
+        one = plan.resize(plan.tokens, spec.n_heads, spec.ffn if plan.n_columns else 0, spec.n_layers)
         found = None if accuracy is None else accuracy.at([one] * spec.n_layers)
         if found is not None:
             each.append(found)
@@ -250,5 +250,5 @@ def pick_level(levels: Sequence[ServiceLevel], request: Request) -> int:
     kept = [i for i in able if levels[i].bound_curve.at(n) <= deadline_s]
     if not kept:
         return min(able, key=lambda i: levels[i].bound_curve.at(n))
-    least = levels[kept[-1]].quality - RESOLUTION - ALIKE
+    least = levels[kept[-1]].quality - RESOLUTION - ACCURACY_TOLERANCE
     return min((i for i in kept if levels[i].quality >= least), key=lambda i: levels[i].curve.at(n))

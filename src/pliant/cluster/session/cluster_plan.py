@@ -60,7 +60,7 @@ def plan_of(
         mode=solved.partition.mode,
         partition=solved.partition,
         predicted_s=solved.seconds,
-        bound_s=bound.corrected(Timing(solved.seconds, solved.seconds)).p95_s,
+        bound_s=bound.correct(Timing(solved.seconds, solved.seconds)).p95_s,
         layer_s=solved.layer_s,
         deadline_s=deadline_s,
         weight_bytes=need,

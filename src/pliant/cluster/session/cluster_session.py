@@ -21,7 +21,7 @@ from pliant.ir.curve import Curve
 from pliant.ir.endpoint import Estimate, Request, ServiceLevel
 from pliant.ir.port import Port
 from pliant.ir.reply import Reply
-from pliant.ir.times.bounded_level import scaled
+from pliant.ir.times.bounded_level import scale_curve
 from pliant.ir.times.bounds import AdaptiveBound
 from pliant.ir.times.timing import Timing
 from pliant.models.encoder.encoder_architecture import Feeds
@@ -288,7 +288,7 @@ class ClusterSession(TextSession[ClusterDetails]):
             self._is_stale |= (reply.accuracy or 1.0) < (told[i].accuracy or 0.0)  # plans have other bits
             ratio = reply.details.predicted_s / self._prior.at(n) if i == len(told) - 1 else 1.0
             if reply.details.switches or not 1 / _OTHER <= ratio <= _OTHER:
-                self._prior, self._is_stale = scaled(self._prior, ratio), True
+                self._prior, self._is_stale = scale_curve(self._prior, ratio), True
                 self.expect(self._delays.over(self._prior), self._delays.spread(self._prior.at(self._length)))
         return replace(reply, whole_s=whole_s)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pliant.cluster.control.messages import Note
 from pliant.cluster.lead.predict import Prediction, link_ratios
 from pliant.cluster.watch.adapt import Topology, damp_ratio
-from pliant.ir.capability import Capability, Drift, Links, ObservedStage, refreshed, refreshed_links
+from pliant.ir.capability import Capability, Drift, Links, ObservedStage, refresh_capability, refresh_links
 from pliant.ir.program import Compute
 from pliant.plan.split.split_program import HEAD, INPUT
 
@@ -51,7 +51,7 @@ def update_topology(
     links = picture.links
     if ratios:
         slower = {ends: credible(ends, ratio) for ends, ratio in ratios.items()}
-        links = refreshed_links(links, slower)
+        links = refresh_links(links, slower)
     return Topology(devices, links), left
 
 
@@ -66,8 +66,10 @@ def restore_measured_links(links: Links, measured: Links, names: AbstractSet[str
 
 
 def _drifted(device: Capability, seen: Sequence[ObservedStage]) -> Capability:
-    """Return `refreshed`; kinds of stages that did not run, e.g. of another mode, get the overall drift."""
-    after = refreshed(device, seen)
+    """Return `refresh_capability`; kinds of stages that did not run, e.g. of another mode, get the overall
+    drift.
+    """
+    after = refresh_capability(device, seen)
     before_s = sum(device.seconds(s.kind, s.flops) for s in seen)
     if before_s <= 0:
         return after

@@ -13,7 +13,7 @@ from pliant.errors import InputError
 from pliant.kernels.emit.isa import Isa
 from pliant.kernels.runtime.aligned_memory import aligned_bytes
 from pliant.kernels.runtime.jit import compile_modules
-from pliant.store.atomic_directory import clear_leftovers, staged
+from pliant.store.atomic_directory import atomic_directory, clear_leftovers
 from pliant.store.container import FileDigest, FileLayout, TensorField, lay_out, write_file
 
 _SAFETENSORS = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "uint8": "U8"}
@@ -34,7 +34,7 @@ def draft_of(out: Path, mark: str) -> Iterator[Path]:
             raise InputError(f"{out} is a file; choose a directory.")
         if out.exists() and any(out.iterdir()) and not (out / mark).is_file():
             raise InputError(f"{out} is not empty and holds no {mark}; choose another directory.")
-        with staged(out) as draft:
+        with atomic_directory(out) as draft:
             yield draft
     except OSError as error:
         raise InputError(f"{out} cannot be written: {error.strerror or error}.") from error

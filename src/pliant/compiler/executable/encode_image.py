@@ -10,9 +10,9 @@ from typing import cast
 
 from pliant.compiler.executable.assemble_image import Image
 from pliant.compiler.executable.call import Call, Kernel, Ref
-from pliant.ir.executable import ARENA, ArenaTensor, number_of
+from pliant.ir.executable import ARENA, ArenaTensor, to_number
 from pliant.ir.graph import TensorType
-from pliant.ir.symbolic import is_symbolic, plain
+from pliant.ir.symbolic import is_symbolic, plain_value
 
 _ALIGNMENT = 16
 FAULT = "fault"
@@ -127,7 +127,7 @@ def arena_tensors(image: Image) -> tuple[ArenaTensor, ...]:
     """
     placed = [(name, place.offset) for name, place in image.places.items() if place.space == ARENA]
     return tuple(
-        ArenaTensor(name, plain(offset), number_of(life.n_bytes), life.first, life.last)
+        ArenaTensor(name, plain_value(offset), to_number(life.n_bytes), life.first, life.last)
         for (name, offset), life in zip(placed, image.tensors, strict=False)
     )
 
@@ -157,14 +157,14 @@ def encode_arguments(call: Call) -> tuple[bytes, list[tuple[int, Ref]], list[tup
                 elif is_symbolic(number):
                     n_bytes = ctypes.sizeof(array) // len(array)
                     numbers.append((at + i * n_bytes, n_bytes, cast(int, number)))
-                    array[i] = plain(cast(int, number))
+                    array[i] = plain_value(cast(int, number))
                 else:
                     array[i] = number
         elif isinstance(value, Ref):
             refs.append((at, value))
         elif is_symbolic(value):
             numbers.append((at, getattr(type(owner), last).size, cast(int, value)))
-            setattr(owner, last, plain(cast(int, value)))
+            setattr(owner, last, plain_value(cast(int, value)))
         else:
             setattr(owner, last, value)
     return bytes(structure), refs, numbers

@@ -20,7 +20,7 @@ from pliant.ir.executable import (
     ExecutableType,
     KernelCall,
     Scalar,
-    number_of,
+    to_number,
 )
 from pliant.ir.graph import TensorType
 
@@ -41,11 +41,11 @@ def image_executable(
         inputs=tuple((x, _type(t)) for x, t in image.inputs.items()),
         outputs=tuple((y, _type(t)) for y, t in image.outputs.items()),
         constants=tuple(_constants(image, with_digests)),
-        arena_bytes=number_of(image.arena_bytes),
-        scratch_bytes=number_of(image.scratch_bytes),
+        arena_bytes=to_number(image.arena_bytes),
+        scratch_bytes=to_number(image.scratch_bytes),
         tensors=tensors,
         aliases=tuple(
-            Alias(x, Address(place.space, number_of(place.offset)))
+            Alias(x, Address(place.space, to_number(place.offset)))
             for x, place in image.places.items()
             if place.space != x and not (place.space == ARENA and x in own)
         ),
@@ -77,9 +77,9 @@ def _digest(array: np.ndarray) -> str:
 def _call(call: Call, image: Image) -> KernelCall:
     return KernelCall(
         call.kernel.name,
-        number_of(call.n_units),
-        number_of(call.grain),
-        number_of(call.scratch_bytes),
+        to_number(call.n_units),
+        to_number(call.grain),
+        to_number(call.scratch_bytes),
         call.reads,
         call.writes,
         tuple((name, _argument(value, image)) for name, value in call.fields.items()),
@@ -103,13 +103,13 @@ def _scalar(value: int | float | Ref | None, image: Image) -> Scalar:
         return None
     if isinstance(value, Ref):
         return _address(value, image)
-    return float(value) if isinstance(value, float | np.floating) else number_of(value)
+    return float(value) if isinstance(value, float | np.floating) else to_number(value)
 
 
 def _address(ref: Ref, image: Image) -> Address:
     place = image.places[ref.tensor]
-    return Address(place.space, number_of(place.offset + ref.offset))
+    return Address(place.space, to_number(place.offset + ref.offset))
 
 
 def _type(type_: TensorType) -> ExecutableType:
-    return ExecutableType(type_.dtype, tuple(map(number_of, type_.shape)))
+    return ExecutableType(type_.dtype, tuple(map(to_number, type_.shape)))

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pliant.ir.executable import ALIGNMENT
-from pliant.ir.symbolic import plain
+from pliant.ir.symbolic import plain_value
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,7 @@ class Lifetime:
     last: int
 
     def __post_init__(self) -> None:
-        if plain(self.n_bytes) < 0 or self.first > self.last:
+        if plain_value(self.n_bytes) < 0 or self.first > self.last:
             raise ValueError(f"no tensor has {self.n_bytes} bytes from step {self.first} to {self.last}.")
 
     def overlaps(self, other: "Lifetime") -> bool:
@@ -37,7 +37,7 @@ def place_tensors(tensors: Sequence[Lifetime]) -> Placement:
     Tensors alive together never share a byte; every offset is a multiple of ALIGNMENT. Symbolic sizes are
     placed with their current values.
     """
-    sizes = [plain(t.n_bytes) for t in tensors]
+    sizes = [plain_value(t.n_bytes) for t in tensors]
     offsets: dict[int, int] = {}
     for i in sorted(range(len(tensors)), key=lambda i: (-sizes[i], i)):
         rivals = sorted((offsets[j], sizes[j]) for j in offsets if tensors[i].overlaps(tensors[j]))

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from pliant.ir.graph import Graph, Node
-from pliant.ir.symbolic import plain
+from pliant.ir.symbolic import plain_value
 
 _ALIASES = frozenset(("Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"))
 
@@ -105,4 +105,4 @@ def _readers(graph: Graph, roots: Mapping[str, str]) -> dict[str, int]:
 
 def _bytes(graph: Graph, root: str) -> int:
     # A symbolic size counts with its current value: any order is correct.
-    return 0 if root in graph.outputs else plain(graph.types[root].n_bytes)
+    return 0 if root in graph.outputs else plain_value(graph.types[root].n_bytes)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pliant.arrays import Float, Int
-from pliant.elastic.evaluate.labelled_inputs import LabelledInput, embedded, log_likelihood, through
+from pliant.elastic.evaluate.labelled_inputs import LabelledInput, embed_input, log_likelihood, run_layer
 from pliant.errors import InputError
 from pliant.ir.bitwidths import FULL_BITS
 from pliant.models.spec import picked_layers
@@ -93,13 +93,13 @@ def _folds(sizes: Sequence[int], parts: Sequence[_FoldMeans]) -> tuple[AccuracyF
 def _every_depth(engine: Engine, example: LabelledInput, width: int) -> list[Float[np.ndarray, " C"]]:
     """Return the answers of the submodels of 1 to N layers, in that order."""
     N = engine.spec.n_layers
-    known: dict[tuple[int, ...], np.ndarray] = {(): embedded(engine, example.encoded)}
+    known: dict[tuple[int, ...], np.ndarray] = {(): embed_input(engine, example.encoded)}
     answers = []
     for n in range(1, N + 1):
         layers = picked_layers(N, n)
         for k, layer in enumerate(layers):
             if layers[: k + 1] not in known:
-                known[layers[: k + 1]] = through(engine, layer, width, known[layers[:k]])
+                known[layers[: k + 1]] = run_layer(engine, layer, width, known[layers[:k]])
         engine.encoder.hidden[: example.encoded.n_tokens] = known[layers]
         answers.append(engine.head(example.encoded.n_tokens))
     return answers

@@ -24,7 +24,7 @@ class ConfidenceInterval:
         return f"{100 * self.value:.2f} [{100 * self.low:.2f}, {100 * self.high:.2f}]"
 
 
-def accuracy(is_right: Bool[np.ndarray, " n"]) -> ConfidenceInterval:
+def accuracy_interval(is_right: Bool[np.ndarray, " n"]) -> ConfidenceInterval:
     """Return the share of right answers with its score interval (Wilson 1927, "Probable inference").
 
     The interval has a width even if all answers are right, or none: 2 of 2 give 34 to 100 %. A bootstrap,

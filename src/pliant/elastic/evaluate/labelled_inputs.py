@@ -21,19 +21,19 @@ class LabelledInput:
     label: int
 
 
-def spread(examples: Sequence[T], limit: int | None) -> tuple[T, ...]:
+def pick_evenly(examples: Sequence[T], limit: int | None) -> tuple[T, ...]:
     """Return all examples, or `limit` of them at even steps."""
     step = 1 if limit is None else max(1, len(examples) // limit)
     return tuple(examples[::step][:limit])
 
 
-def embedded(engine: Engine, encoded: TokenizedInput) -> Float[np.ndarray, "T d"]:
+def embed_input(engine: Engine, encoded: TokenizedInput) -> Float[np.ndarray, "T d"]:
     """Return the input of the first layer."""
     engine.embed(encoded.ids, encoded.types)
     return engine.encoder.hidden[: encoded.n_tokens].copy()
 
 
-def through(
+def run_layer(
     engine: Engine, layer: int, width: int, hidden: Float[np.ndarray, "T d"]
 ) -> Float[np.ndarray, "T d"]:
     """Return the output of `layer` for the input `hidden`."""

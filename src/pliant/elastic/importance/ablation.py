@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pliant.arrays import Float, Int
-from pliant.elastic.evaluate.labelled_inputs import LabelledInput, embedded, log_likelihood, through
+from pliant.elastic.evaluate.labelled_inputs import LabelledInput, embed_input, log_likelihood, run_layer
 from pliant.errors import InputError
 from pliant.ir.bitwidths import FULL_BITS, LOWEST_BITS
 from pliant.run.submodel.engine import Engine, runs_of
@@ -52,7 +52,7 @@ def ablate(
     N, M = engine.spec.n_layers, engine.spec.n_heads
     accuracy, likelihood = np.zeros((N, M)), np.zeros((N, M))
     with _TwoFidelities(engine):
-        inputs = [embedded(engine, example.encoded) for example in examples]
+        inputs = [embed_input(engine, example.encoded) for example in examples]
         floor = (0.0, 0.0)
         for layer in range(N):
             if layer == 0:
@@ -90,7 +90,7 @@ class _TwoFidelities:
 
 
 def _through(engine: Engine, layer: int, hidden: Float[np.ndarray, "T d"]) -> Float[np.ndarray, "T d"]:
-    return through(engine, layer, engine.spec.n_heads, hidden)
+    return run_layer(engine, layer, engine.spec.n_heads, hidden)
 
 
 def _judge(

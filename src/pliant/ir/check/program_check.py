@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pliant.ir.program import Compute, Exchange, Load, Program, Step, Tensor, TensorPart
-from pliant.ir.projection import joined, takes_part
+from pliant.ir.projection import involves, join_segments
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +15,7 @@ class ProgramFault:
     reason: str
 
 
-def faults(program: Program) -> Iterator[ProgramFault]:
+def program_faults(program: Program) -> Iterator[ProgramFault]:
     """Yield what would make a run incorrect, step by step; nothing for a valid program.
 
     A `Program` already ensures what `Segment` and `Step` check: lanes, and steps that wait for earlier ones.
@@ -23,7 +23,7 @@ def faults(program: Program) -> Iterator[ProgramFault]:
     declared tensor that contains it, a sender that made it in the segment or held it at its start, and a
     receiver that waits for it or keeps it for the next segment.
     """
-    before = _before(joined(program.segments).steps)
+    before = _before(join_segments(program.segments).steps)
     yield from _loads(program.steps, before)
     tensors = {t.name: t for t in program.tensors}
     first = 0
@@ -98,7 +98,7 @@ def _message(work: Exchange, tensors: dict[str, Tensor]) -> Iterator[str]:
 
 def _computes(program: Program, device: str) -> bool:
     """Return whether the program has the device's own work: a projection has only one device's."""
-    return any(not isinstance(s.work, Exchange) and takes_part(s, device) for s in program.steps)
+    return any(not isinstance(s.work, Exchange) and involves(s, device) for s in program.steps)
 
 
 def _owner(step: Step) -> str:

@@ -20,7 +20,7 @@ from pliant.ir.executable import (
     Number,
     Scalar,
 )
-from pliant.ir.text.names import NAME, matched, name_text, parse_name, parse_names
+from pliant.ir.text.names import NAME, match_line, name_text, parse_name, parse_names
 
 HEAD = "executable "
 """The start of an executable's first line."""
@@ -196,7 +196,7 @@ class _ExecutableParser:
         line = lines[0]
         if self.head is None:
             what = f"an executable's first line: '{HEAD}TARGET, N threads [SIZE=N ...]'"
-            self.head = matched(_HEAD, line, what)
+            self.head = match_line(_HEAD, line, what)
             self.lines["head", 0] = number
             return
         kind, at = self._part(line.partition(" ")[0], lines)
@@ -215,7 +215,7 @@ class _ExecutableParser:
                 self.constants.append(_constant(line))
                 return "constant", len(self.constants) - 1
             case "arena" if self.arena is None:
-                self.arena = matched(_ARENA, line, "an arena: 'arena BYTES B, scratch BYTES B a thread'")
+                self.arena = match_line(_ARENA, line, "an arena: 'arena BYTES B, scratch BYTES B a thread'")
                 return "arena", 0
             case "tensor":
                 self.tensors.append(_tensor(line))
@@ -227,7 +227,7 @@ class _ExecutableParser:
                 self.calls.append(_call(lines, len(self.calls)))
                 return "call", len(self.calls) - 1
             case "copy":
-                found = matched(_COPY, line, "a copy: 'copy OUTPUT from SPACE+OFFSET'")
+                found = match_line(_COPY, line, "a copy: 'copy OUTPUT from SPACE+OFFSET'")
                 self.copies.append((parse_name(found["name"]), _address(found["address"])))
                 return "copy", len(self.copies) - 1
             case _:
@@ -256,17 +256,19 @@ class _ExecutableParser:
 
 
 def _port(line: str) -> tuple[str, ExecutableType]:
-    found = matched(_PORT, line, "an input or output: 'input NAME TYPE[SIZE,...]'")
+    found = match_line(_PORT, line, "an input or output: 'input NAME TYPE[SIZE,...]'")
     return parse_name(found["name"]), _type(found["type"])
 
 
 def _constant(line: str) -> Constant:
     if line.startswith("constant "):
-        found = matched(_PLAIN, line, "a constant: 'constant NAME TYPE[SIZE,...], BYTES B [sha256 DIGEST]'")
+        found = match_line(
+            _PLAIN, line, "a constant: 'constant NAME TYPE[SIZE,...], BYTES B [sha256 DIGEST]'"
+        )
         return Constant(
             parse_name(found["name"]), int(found["size"]), _type(found["type"]), digest=found["digest"] or ""
         )
-    found = matched(_PACKED, line, "a packed constant: 'packed NAME BYTES B [from NAME] [sha256 DIGEST]'")
+    found = match_line(_PACKED, line, "a packed constant: 'packed NAME BYTES B [from NAME] [sha256 DIGEST]'")
     source = "" if found["source"] is None else parse_name(found["source"])
     return Constant(
         parse_name(found["name"]), int(found["size"]), source=source, digest=found["digest"] or ""
@@ -274,18 +276,18 @@ def _constant(line: str) -> Constant:
 
 
 def _tensor(line: str) -> ArenaTensor:
-    found = matched(_TENSOR, line, "a tensor: 'tensor NAME arena+OFFSET BYTES B, calls FIRST to LAST'")
+    found = match_line(_TENSOR, line, "a tensor: 'tensor NAME arena+OFFSET BYTES B, calls FIRST to LAST'")
     first, last = int(found["first"]), int(found["last"])
     return ArenaTensor(parse_name(found["name"]), int(found["offset"]), _number(found["size"]), first, last)
 
 
 def _alias(line: str) -> Alias:
-    found = matched(_ALIAS, line, "an alias: 'alias NAME SPACE+OFFSET'")
+    found = match_line(_ALIAS, line, "an alias: 'alias NAME SPACE+OFFSET'")
     return Alias(parse_name(found["name"]), _address(found["address"]))
 
 
 def _call(lines: list[str], number: int) -> KernelCall:
-    found = matched(
+    found = match_line(
         _CALL,
         lines[0],
         "a call: 'call NUMBER KERNEL, N units, grain N, scratch BYTES B[, extent [FIELD ...]]; OP LABEL'",
@@ -294,9 +296,9 @@ def _call(lines: list[str], number: int) -> KernelCall:
         raise ValueError(f"call {number} comes here, not {found['number']}.")
     at, rest = 1, (*lines[1:], "", "")[:2]
     try:
-        touched = matched(_TOUCHED, rest[0], "what a call touches: 'reads [NAME ...] writes [NAME ...]'")
+        touched = match_line(_TOUCHED, rest[0], "what a call touches: 'reads [NAME ...] writes [NAME ...]'")
         at = 2
-        given = matched(_ARGUMENTS, rest[1], "a call's arguments: 'FIELD=VALUE ...'")[0]
+        given = match_line(_ARGUMENTS, rest[1], "a call's arguments: 'FIELD=VALUE ...'")[0]
     except ValueError as error:
         raise _LineError(at, error) from error
     extent = found["extent"]

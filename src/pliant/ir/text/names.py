@@ -28,7 +28,7 @@ def parse_names(text: str) -> Iterator[str]:
     yield from map(parse_name, names)
 
 
-def matched(pattern: re.Pattern[str], text: str, what: str) -> re.Match[str]:
+def match_line(pattern: re.Pattern[str], text: str, what: str) -> re.Match[str]:
     """Match `text` against `pattern`. Raises ValueError with the expected form."""
     found = pattern.fullmatch(text)
     if found is None:

@@ -22,7 +22,7 @@ from pliant.ir.program import (
     Work,
     check_step,
 )
-from pliant.ir.text.names import NAME, matched, name_text, parse_name, parse_names
+from pliant.ir.text.names import NAME, match_line, name_text, parse_name, parse_names
 
 HEAD = "program "
 """The start of a program's first line."""
@@ -153,20 +153,22 @@ def _extents(line: str) -> tuple[str, ...]:
 
 
 def _tensor(line: str) -> Tensor:
-    found = matched(_TENSOR, line, "a tensor: 'tensor NAME [SIZE, ...] x BYTES B, lives for the run'")
+    found = match_line(_TENSOR, line, "a tensor: 'tensor NAME [SIZE, ...] x BYTES B, lives for the run'")
     shape = tuple(_to_amount(one) for one in found["shape"].split(", ") if one)
     return Tensor(parse_name(found["name"]), shape, int(found["size"]))
 
 
 def _live(line: str, number: int) -> tuple[str, ...]:
-    found = matched(_SEGMENT, line, "a segment: 'segment NUMBER', or 'segment NUMBER keeps NAME ...'")
+    found = match_line(_SEGMENT, line, "a segment: 'segment NUMBER', or 'segment NUMBER keeps NAME ...'")
     if int(found["number"]) != number:
         raise ValueError(f"segment {number} comes here, not {found['number']}.")
     return tuple(parse_names(found["live"] or ""))
 
 
 def _step(line: str, number: int) -> Step:
-    found = matched(_STEP, line, "a step: 'NUMBER LANE WORK [after N ...] [prefer N ...] [until SECONDS s]'")
+    found = match_line(
+        _STEP, line, "a step: 'NUMBER LANE WORK [after N ...] [prefer N ...] [until SECONDS s]'"
+    )
     if int(found["number"]) != number:
         raise ValueError(f"step {number} of the segment comes here, not {found['number']}.")
     lane, text = found["lane"], found["work"]
@@ -180,25 +182,27 @@ def _step(line: str, number: int) -> Step:
 
 
 def _to_compute(text: str, lane: str) -> Compute:
-    found = matched(_COMPUTE, text, "work: 'KERNEL [LAYER] [xWIDTH] rows AMOUNT', 'load ...' or 'send ...'")
+    found = match_line(
+        _COMPUTE, text, "work: 'KERNEL [LAYER] [xWIDTH] rows AMOUNT', 'load ...' or 'send ...'"
+    )
     layer, width = (None if found[x] is None else int(found[x]) for x in ("layer", "width"))
     device = _device_of(lane) if found["device"] is None else parse_name(found["device"])
     return Compute(parse_name(found["kernel"]), layer, width, _to_amount(found["rows"]), device)
 
 
 def _to_load(text: str) -> Load:
-    found = matched(_LOAD, text, "a load: 'load LAYER plane N [FIRST:END], ... (BYTES B [in N reads])'")
+    found = match_line(_LOAD, text, "a load: 'load LAYER plane N [FIRST:END], ... (BYTES B [in N reads])'")
     layer = int(found["layer"])
     runs = []
     for one in found["runs"].split(", "):
-        run = matched(_RUN, one, "of a load: 'plane N [FIRST:END]' or 'full [FIRST:END]'")
+        run = match_line(_RUN, one, "of a load: 'plane N [FIRST:END]' or 'full [FIRST:END]'")
         part, first = FULL if run["part"] is None else int(run["part"]), int(run["first"])
         runs.append(SliceRun(layer, part, first, int(run["stop"]) - first))
     return Load(layer, tuple(runs), int(found["n_bytes"]), int(found["n_reads"] or 1))
 
 
 def _to_exchange(text: str) -> Exchange:
-    found = matched(_SEND, text, "a message: 'send TENSOR[ROWS, COLUMNS] FROM->TO (BYTES B)'")
+    found = match_line(_SEND, text, "a message: 'send TENSOR[ROWS, COLUMNS] FROM->TO (BYTES B)'")
     tensor, src, dst = (parse_name(found[x]) for x in ("tensor", "src", "dst"))
     return Exchange(tensor, _to_amount(found["n_bytes"]), src, dst, _to_part(found["part"]))
 
@@ -206,7 +210,7 @@ def _to_exchange(text: str) -> Exchange:
 def _to_part(text: str | None) -> TensorPart | None:
     if text is None:
         return None
-    found = matched(_PART, text, "a part: 'FIRST:END, FIRST:END'")
+    found = match_line(_PART, text, "a part: 'FIRST:END, FIRST:END'")
     row, rows, column, columns = (int(found[x]) for x in ("row", "rows", "column", "columns"))
     return TensorPart(row, rows - row, column, columns - column)
 
@@ -214,5 +218,5 @@ def _to_part(text: str | None) -> TensorPart | None:
 def _to_amount(text: str) -> Amount:
     if re.fullmatch(_N, text):
         return int(text)
-    found = matched(_LINEAR, text, "an amount: a number, or TIMES*EXTENT+NUMBER")
+    found = match_line(_LINEAR, text, "an amount: a number, or TIMES*EXTENT+NUMBER")
     return LinearExtent(parse_name(found["symbol"]), int(found["times"] or 1), int(found["plus"] or 0))

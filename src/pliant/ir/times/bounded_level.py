@@ -16,13 +16,13 @@ _MOVED = 1.03
 class BoundedLevel:
     """The level of an endpoint with one way to answer: a curve that follows its times, and a bound.
 
-    Before the first answer, the bound is `spread` times the curve.
+    Before the first answer, the bound is `pick_evenly` times the curve.
     """
 
     def __init__(self, spread: float = 1.0) -> None:
         self._bound = AdaptiveBound(before=spread)
         self._factor = 1.0
-        self._told: tuple[ServiceLevel, ...] = ()
+        self._published: tuple[ServiceLevel, ...] = ()
 
     def observe(self, expected_s: float, seconds: float) -> None:
         """Record an answer that took `seconds` when the curve predicted `expected_s`."""
@@ -35,12 +35,12 @@ class BoundedLevel:
 
     def at(self, curve: Curve, accuracy: float | None = None) -> tuple[ServiceLevel, ...]:
         """Return the level for answers with the median `curve`."""
-        factor, told = max(1.0, self._bound.factor()), self._told[0] if self._told else None
+        factor, told = max(1.0, self._bound.factor()), self._published[0] if self._published else None
         is_same = told is not None and told.curve is curve and told.accuracy == accuracy
         if not is_same or has_moved(factor, self._factor):
-            self._told = (ServiceLevel(curve, accuracy, scaled(curve, factor)),)
+            self._published = (ServiceLevel(curve, accuracy, scale_curve(curve, factor)),)
             self._factor = factor
-        return self._told
+        return self._published
 
 
 def has_moved(now: float, before: float) -> bool:
@@ -48,12 +48,12 @@ def has_moved(now: float, before: float) -> bool:
     return not before / _MOVED <= now <= before * _MOVED
 
 
-def scaled(curve: Curve, factor: float) -> Curve:
+def scale_curve(curve: Curve, factor: float) -> Curve:
     """Return `factor` (above 0) times `curve`."""
     return Curve(tuple([(n, seconds * factor) for n, seconds in curve.points]))
 
 
-def spread(values: Sequence[float], most: int) -> list[float]:
+def pick_evenly(values: Sequence[float], most: int) -> list[float]:
     """Return at most `most` >= 2 of ascending `values`: the first, the last, and others evenly spaced."""
     if len(values) <= most:
         return list(values)

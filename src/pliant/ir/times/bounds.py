@@ -7,7 +7,7 @@ from typing import final
 
 from pliant.ir.times.timing import Timing
 
-KEPT = 0.95
+COVERAGE = 0.95
 """The default fraction of observations within a bound."""
 _STEP = 0.05
 _MOST_SLACK = 4.0
@@ -49,7 +49,7 @@ class AdaptiveBound:
         "slack",
     )
 
-    def __init__(self, kept: float = KEPT, before: float = 1.0) -> None:
+    def __init__(self, kept: float = COVERAGE, before: float = 1.0) -> None:
         self._kept = kept
         self._was_long = False
         self._n_slower = self._n_quicker = 0
@@ -69,7 +69,7 @@ class AdaptiveBound:
             return min(self._ranked[0] * self.slack, most)
         return min(next((ratio for ratio in self._ranked if ratio <= most), most) * self.slack, most)
 
-    def corrected(self, predicted: Timing) -> Timing:
+    def correct(self, predicted: Timing) -> Timing:
         """Return `predicted` at the current pace, with a bound for `kept` of the times."""
         median_s = predicted.median_s * self.pace
         return Timing(median_s, max(predicted.p95_s * self.factor(), median_s))

@@ -55,7 +55,7 @@ def least_squares(
     return _solve(n, t, np.ones_like(n), degree, is_signed=True)
 
 
-def robust(
+def robust_fit(
     lengths: Sequence[float] | Float64[np.ndarray, " m"],
     seconds: Sequence[float] | Float64[np.ndarray, " m"],
     degree: int = 1,
@@ -175,7 +175,7 @@ class LocalTimes:
         if not self._settings.is_robust:
             self.curve = self._drawn(least_squares(n, s, degree))
         elif held >= _ENOUGH and _is_spread(n, degree):
-            fit, self._spread = robust(n, s, degree)
+            fit, self._spread = robust_fit(n, s, degree)
             self.curve = self._drawn(fit)
             if self._base is not None and (held < self._settings.window or _is_bound(fit)):
                 known = self._scaled(n, s)

@@ -13,8 +13,8 @@ from math import inf
 
 from pliant.errors import BudgetError, RouteError
 from pliant.ir.curve import Curve, minimum
-from pliant.ir.endpoint import ALIKE, RESOLUTION, ServiceLevel
-from pliant.ir.times.bounded_level import has_moved, scaled, spread
+from pliant.ir.endpoint import ACCURACY_TOLERANCE, RESOLUTION, ServiceLevel
+from pliant.ir.times.bounded_level import has_moved, pick_evenly, scale_curve
 from pliant.ir.times.bounds import AdaptiveBound
 from pliant.ir.times.timing import Percentile, Timing, TimingCurve, is_in_time
 
@@ -75,13 +75,13 @@ class LevelSelector:
         self._ranges = sorted(by_range)
         if not self._ranges or any(b[0] != a[1] + 1 for a, b in pairwise(self._ranges)):
             raise RouteError(f"{name} answers lengths {self._ranges}; ranges must follow each other.")
-        self._levels = [worthwhile(by_range[r]) for r in self._ranges]
+        self._levels = [pareto_levels(by_range[r]) for r in self._ranges]
         self._ends = [last for _, last in self._ranges]
         self._name = name
         self.bound = bound or AdaptiveBound()
         self._factors = (0.0, 0.0)
-        self._told: tuple[ServiceLevel, ...] = ()
-        self._as_predicted: tuple[ServiceLevel, ...] | None = None
+        self._published: tuple[ServiceLevel, ...] = ()
+        self._predicted: tuple[ServiceLevel, ...] | None = None
 
     @property
     def best(self) -> float | None:
@@ -96,7 +96,7 @@ class LevelSelector:
         A lower floor is never slower at any length, because it allows all levels that a higher one does.
         """
         allowed = [self._allowed(levels, accuracy_floor) for levels in self._levels]
-        return scaled(self._least(allowed, "median"), self.bound.pace)
+        return scale_curve(self._least(allowed, "median"), self.bound.pace)
 
     def _least(self, allowed: Iterable[Iterable[Level]], percentile: Percentile) -> Curve:
         """Return the minimum by length of the levels that are allowed in each range."""
@@ -115,36 +115,36 @@ class LevelSelector:
 
         The same tuple until times have changed by more than 3 %.
         """
-        if self._as_predicted is None:
-            self._as_predicted = self._thinned()
+        if self._predicted is None:
+            self._predicted = self._thinned()
         factors = self.bound.pace, self.bound.factor()
-        if not self._told or any(map(has_moved, factors, self._factors)):
+        if not self._published or any(map(has_moved, factors, self._factors)):
             self._factors = factors
-            self._told = tuple(self._as_seen(level) for level in self._as_predicted)
-        return self._told
+            self._published = tuple(self._at_current_pace(level) for level in self._predicted)
+        return self._published
 
     def _thinned(self) -> tuple[ServiceLevel, ...]:
         ranks = sorted({level.rank for levels in self._levels for level in levels})
         top = min(levels[-1].rank for levels in self._levels)  # available for inputs of every length
         found = []
-        for rank in spread([rank for rank in ranks if rank <= top + ALIKE], MOST_LEVELS):
-            allowed = [[x for x in levels if x.rank >= rank - ALIKE] for levels in self._levels]
+        for rank in pick_evenly([rank for rank in ranks if rank <= top + ACCURACY_TOLERANCE], MOST_LEVELS):
+            allowed = [[x for x in levels if x.rank >= rank - ACCURACY_TOLERANCE] for levels in self._levels]
             is_measured = all(x.accuracy is not None for levels in allowed for x in levels)
             times = self._least(allowed, "median")
             bounds = self._least(allowed, "p95")
             found.append(ServiceLevel(times, rank if is_measured else None, bounds, min(rank, 1.0)))
         return tuple(found)
 
-    def _as_seen(self, level: ServiceLevel) -> ServiceLevel:
+    def _at_current_pace(self, level: ServiceLevel) -> ServiceLevel:
         pace, factor = self._factors
         assert level.bound is not None
-        bound = scaled(level.bound, max(factor, pace))
-        return replace(level, curve=scaled(level.curve, pace), bound=bound)
+        bound = scale_curve(level.bound, max(factor, pace))
+        return replace(level, curve=scale_curve(level.curve, pace), bound=bound)
 
-    def fullest(self, n: int) -> LevelChoice:
+    def most_accurate(self, n: int) -> LevelChoice:
         """Return the best level for n items, regardless of time."""
-        level = self._of(n)[-1]
-        return LevelChoice(level, self.bound.corrected(level.at(n)), True)
+        level = self._levels_for(n)[-1]
+        return LevelChoice(level, self.bound.correct(level.at(n)), True)
 
     def pick(
         self, n: int, accuracy_floor: float | None = None, deadline_s: float | None = None
@@ -157,35 +157,37 @@ class LevelSelector:
         Raises BudgetError if no level is as accurate as the floor.
         """
         if accuracy_floor is None and deadline_s is None:
-            return self.fullest(n)
-        allowed = self._allowed(self._of(n), accuracy_floor or 0.0)
+            return self.most_accurate(n)
+        allowed = self._allowed(self._levels_for(n), accuracy_floor or 0.0)
         best: LevelChoice | None = None
         least_rank = -inf
         for level in reversed(allowed) if deadline_s is not None else ():
             if level.rank < least_rank:
                 break
-            time = self.bound.corrected(level.at(n))
+            time = self.bound.correct(level.at(n))
             if is_in_time(time.p95_s, deadline_s) and (best is None or time.median_s <= best.time.median_s):
                 if best is None:
-                    least_rank = level.rank - RESOLUTION - ALIKE
+                    least_rank = level.rank - RESOLUTION - ACCURACY_TOLERANCE
                 best = LevelChoice(level, time, True)
         return best or self._fastest(allowed, n, is_met=deadline_s is None)
 
     def _fastest(self, levels: Iterable[Level], n: int, *, is_met: bool) -> LevelChoice:
-        ways = (LevelChoice(level, self.bound.corrected(level.at(n)), is_met) for level in levels)
+        ways = (LevelChoice(level, self.bound.correct(level.at(n)), is_met) for level in levels)
         return min(ways, key=lambda way: way.time.median_s)
 
-    def took(self, level: Level, n: int, seconds: float) -> None:
+    def observe(self, level: Level, n: int, seconds: float) -> None:
         """Record an answer of `level`: its slow-down or speed-up applies to all levels."""
         self.bound.observe(level.at(n), seconds)
 
-    def _of(self, n: int) -> tuple[Level, ...]:
+    def _levels_for(self, n: int) -> tuple[Level, ...]:
         return self._levels[min(bisect_left(self._ends, n), len(self._ends) - 1)]
 
     def _allowed(self, levels: tuple[Level, ...], floor: float) -> tuple[Level, ...]:
         if floor <= 0.0:
             return levels
-        allowed = tuple(x for x in levels if x.accuracy is not None and x.accuracy >= floor - ALIKE)
+        allowed = tuple(
+            x for x in levels if x.accuracy is not None and x.accuracy >= floor - ACCURACY_TOLERANCE
+        )
         if allowed:
             return allowed
         top = levels[-1].accuracy
@@ -199,7 +201,7 @@ class LevelSelector:
         )
 
 
-def worthwhile(levels: Iterable[Level]) -> tuple[Level, ...]:
+def pareto_levels(levels: Iterable[Level]) -> tuple[Level, ...]:
     """Return levels that no other equals or beats in rank, times and bounds at both ends; worst first."""
     kept: list[Level] = []
     for level in sorted(levels, key=lambda x: (-x.rank, *_times(x))):

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from pliant.ir.partition import Partition
-from pliant.plan.partition.initial_plans import proportional
-from pliant.plan.partition.partition_cost import FlatMode, FlatPlans, as_partition, plan_of, seconds
+from pliant.plan.partition.initial_plans import share_proportionally
+from pliant.plan.partition.partition_cost import FlatMode, FlatPlans, seconds, to_partition, to_plans
 from pliant.plan.partition.problem import PartitionProblem
 
 
@@ -46,11 +46,13 @@ def coedge(p: PartitionProblem) -> Baseline:
 
 def predicted_s(p: PartitionProblem, partition: Partition) -> float:
     """Return the seconds of a partition under the costs of `p`, which need not be those it was made for."""
-    return float(seconds(p, plan_of(p, partition))[0])
+    return float(seconds(p, to_plans(p, partition))[0])
 
 
 def _shared(p: PartitionProblem, mode: FlatMode, speed: np.ndarray) -> Baseline:
     s, ratio = p.sizes, speed[None].astype(float)
-    columns = proportional(ratio, s.n_columns) if mode == "1d" else np.zeros((1, p.n), dtype=np.int64)
-    plan = FlatPlans(mode, proportional(ratio, s.n_heads), proportional(ratio, s.rows), columns)
-    return Baseline(as_partition(p, plan), float(seconds(p, plan)[0]))
+    columns = share_proportionally(ratio, s.n_columns) if mode == "1d" else np.zeros((1, p.n), dtype=np.int64)
+    plan = FlatPlans(
+        mode, share_proportionally(ratio, s.n_heads), share_proportionally(ratio, s.rows), columns
+    )
+    return Baseline(to_partition(p, plan), float(seconds(p, plan)[0]))

@@ -12,10 +12,10 @@ from pliant.plan.partition.cost_ws import (
     RowCounts,
     Sets,
     Times,
-    held,
-    met_s,
-    rows_of,
-    whole_s,
+    exchange_s,
+    gather_s,
+    row_counts,
+    run_s,
 )
 from pliant.plan.partition.problem import ITEMSIZE, PartitionProblem
 
@@ -25,26 +25,26 @@ def tiled_seconds(p: PartitionProblem, heads: Counts, rows: Counts, columns: Cou
     s, at = p.sizes, np.arange(p.n)
     inner_bytes = float(ITEMSIZE * s.inner)
     headed, cut = heads > 0, columns > 0
-    shared = rows_of(rows)
-    ends_s, leaves_s = _scattered(p, 0, shared, headed, p.mixed_s[at, heads])
+    shared = row_counts(rows)
+    ends_s, leaves_s = _reduce_scatter(p, 0, shared, headed, p.mixed_s[at, heads])
     for f in range(1, s.n_forwards + 1):
-        starts_s = held(p, inner_bytes, shared, ends_s, cut, np.maximum(ends_s, leaves_s))
+        starts_s = gather_s(p, inner_bytes, shared, ends_s, cut, np.maximum(ends_s, leaves_s))
         done_s = np.where(cut, starts_s + p.forward_s[f - 1][at, columns], starts_s)
-        ends_s, leaves_s = _scattered(p, f, shared, cut, done_s)
+        ends_s, leaves_s = _reduce_scatter(p, f, shared, cut, done_s)
     works = headed | cut | (rows > 0)
-    return whole_s(p, headed, shared, ends_s, works, np.maximum(ends_s, leaves_s))
+    return run_s(p, headed, shared, ends_s, works, np.maximum(ends_s, leaves_s))
 
 
-def _scattered(
+def _reduce_scatter(
     p: PartitionProblem, f: int, rows: RowCounts, senders: Sets, ready_s: PerDevice
 ) -> tuple[PerDevice, PerDevice]:
     """Return when each device has finished sum `f`, and when its interface has sent the others' sums."""
     n_bytes = senders[:, :, None] * (float(ITEMSIZE * p.sizes.inner) * rows.each)[:, None, :]
     n_bytes[:, np.arange(p.n), np.arange(p.n)] = 0.0
-    return _reduced(p, f, rows, senders, ready_s, n_bytes), _sent(p, rows, senders, ready_s)
+    return _reduced_s(p, f, rows, senders, ready_s, n_bytes), _sent_s(p, rows, senders, ready_s)
 
 
-def _sent(p: PartitionProblem, rows: RowCounts, senders: Sets, ready_s: PerDevice) -> PerDevice:
+def _sent_s(p: PartitionProblem, rows: RowCounts, senders: Sets, ready_s: PerDevice) -> PerDevice:
     """When each device's interface has sent its sums of all others' rows, which its own rows follow."""
     b = float(ITEMSIZE * p.sizes.inner) * rows.each
     others = b.sum(1, keepdims=True) - b
@@ -54,7 +54,7 @@ def _sent(p: PartitionProblem, rows: RowCounts, senders: Sets, ready_s: PerDevic
     return sent_s
 
 
-def _reduced(
+def _reduced_s(
     p: PartitionProblem, f: int, rows: RowCounts, senders: Sets, ready_s: PerDevice, n_bytes: Pairs
 ) -> PerDevice:
     """Reduce-scatter: when each device has finished sum `f` over its rows, or its sends if without rows."""
@@ -64,7 +64,7 @@ def _reduced(
     into = (senders.sum(1, keepdims=True) - senders) * b / p.ingress
     np.maximum(wait_s, into[:, None, :], out=wait_s)
     np.maximum(wait_s, b[:, None, :] / p.rate, out=wait_s)
-    start_s = met_s(p, n_bytes, wait_s, ready_s)
+    start_s = exchange_s(p, n_bytes, wait_s, ready_s)
     reduce_s = np.zeros_like(start_s)
     n_terms = senders.sum(1)
     for n in np.unique(n_terms):

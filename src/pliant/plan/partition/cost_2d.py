@@ -10,9 +10,9 @@ import numpy as np
 from pliant.arrays import Int
 from pliant.ir.partition import DeviceGrid, Partition, Share
 from pliant.models.slice_shapes import GROUP_COLUMNS, GROUP_ROWS
-from pliant.plan.partition.cost_ws import Counts, Pairs, PerDevice, Sets, Times, met_s, rows_of, whole_s
+from pliant.plan.partition.cost_ws import Counts, Pairs, PerDevice, Sets, Times, exchange_s, row_counts, run_s
 from pliant.plan.partition.problem import ITEMSIZE, PartitionProblem
-from pliant.plan.partition.sizes import LayerSizes, reduces
+from pliant.plan.partition.sizes import LayerSizes, reduce_kernels
 
 Amounts = PerDevice | Counts
 Numbers = int | Int[np.ndarray, " some"]
@@ -57,31 +57,31 @@ def grid_seconds(p: PartitionProblem, plans: GridPlans, passes: int = 2) -> Time
     """
     s, at, each = p.sizes, np.arange(p.n), _Tiles(plans)
     m, placed = float(s.rows), plans.placed
-    everybody = _others(placed[:, :, None] & placed[:, None, :])
-    in_group, in_column = _others(each.same_group), _others(each.same_column)
+    everybody = _other_pairs(placed[:, :, None] & placed[:, None, :])
+    in_group, in_column = _other_pairs(each.same_group), _other_pairs(each.same_column)
     attend_s = p.attend_s[at, plans.heads]
     mixing = (each.group_heads > 0) & (plans.outputs > 0)
-    start_s = _met(p, attend_s, ITEMSIZE * s.head_dim * plans.heads, m * mixing, in_group, passes)
+    start_s = _exchange_s(p, attend_s, ITEMSIZE * s.head_dim * plans.heads, m * mixing, in_group, passes)
     mix_s = p.times.seconds("mix", 2.0 * m * s.head_dim * each.group_heads * plans.outputs)
     mixed_s = np.where(mixing, start_s + mix_s, start_s)
     n_groups = ((plans.column == 0) & (each.group_heads > 0)).sum(1)
-    ends_s = _reduced(p, 0, n_groups, mixed_s, plans.outputs * mixing, plans.rows, everybody, passes)
+    ends_s = _reduced_s(p, 0, n_groups, mixed_s, plans.outputs * mixing, plans.rows, everybody, passes)
     cut = (plans.hidden > 0) & (each.neurons > 0)
     tile_ops = 2.0 * m * plans.hidden * each.neurons
     terms = (each.same_column & cut[:, None, :]).sum(2)
     n_columns = ((plans.group == 0) & (each.neurons > 0)).sum(1)
     has = plans.columns > 0
     for f in range(s.n_forwards):
-        start_s = _met(p, ends_s, ITEMSIZE * plans.rows, plans.hidden * cut, everybody, passes)
+        start_s = _exchange_s(p, ends_s, ITEMSIZE * plans.rows, plans.hidden * cut, everybody, passes)
         up_s = np.where(cut, start_s + p.times.seconds(f"up.{f}", tile_ops), start_s)
-        start_s = _met(p, up_s, ITEMSIZE * m * cut, plans.columns, in_column, passes)
+        start_s = _exchange_s(p, up_s, ITEMSIZE * m * cut, plans.columns, in_column, passes)
         active_s = p.times.seconds(f"activate.{f}", m * plans.columns * terms)
         active_s = np.where(has, start_s + active_s, start_s)
-        start_s = _met(p, active_s, ITEMSIZE * m * plans.columns, cut.astype(float), in_column, passes)
+        start_s = _exchange_s(p, active_s, ITEMSIZE * m * plans.columns, cut.astype(float), in_column, passes)
         down_s = np.where(cut, start_s + p.times.seconds(f"down.{f}", tile_ops), start_s)
-        ends_s = _reduced(p, f + 1, n_columns, down_s, plans.hidden * cut, plans.rows, everybody, passes)
+        ends_s = _reduced_s(p, f + 1, n_columns, down_s, plans.hidden * cut, plans.rows, everybody, passes)
     works = (plans.heads > 0) | (plans.rows > 0) | mixing | cut | has
-    return whole_s(p, plans.heads > 0, rows_of(plans.rows), ends_s, works)
+    return run_s(p, plans.heads > 0, row_counts(plans.rows), ends_s, works)
 
 
 def grid_weights(p: PartitionProblem, plans: GridPlans) -> PerDevice:
@@ -148,14 +148,14 @@ class _Tiles:
         self.neurons = np.where(self.same_column, plans.columns[:, None, :], 0).sum(2)
 
 
-def _others(pairs: np.ndarray) -> Pairs:
+def _other_pairs(pairs: np.ndarray) -> Pairs:
     """Return 1 for these pairs, 0 for the others and for a device with itself."""
     others = pairs.astype(float)
     others[:, np.arange(others.shape[1]), np.arange(others.shape[1])] = 0.0
     return others
 
 
-def _met(
+def _exchange_s(
     p: PartitionProblem, ready_s: PerDevice, sent: Amounts, wanted: Amounts, among: Pairs, passes: int
 ) -> PerDevice:
     """Return when each device has received its part: sent[i] * wanted[j] bytes from i to j.
@@ -173,8 +173,8 @@ def _met(
     if passes:
         np.maximum(wait_s, n_bytes / p.rate, out=wait_s)
     for _ in range(passes):
-        wait_s = _crowded(p, np.where(n_bytes > 0, wait_s, 0.0), n_bytes)
-    return met_s(p, n_bytes, wait_s, ready_s)
+        wait_s = _contended_s(p, np.where(n_bytes > 0, wait_s, 0.0), n_bytes)
+    return exchange_s(p, n_bytes, wait_s, ready_s)
 
 
 def _others_served(each: PerDevice, among: Pairs) -> Pairs:
@@ -185,7 +185,7 @@ def _others_served(each: PerDevice, among: Pairs) -> Pairs:
     return fewer
 
 
-def _crowded(p: PartitionProblem, lasts_s: Pairs, n_bytes: Pairs) -> Pairs:
+def _contended_s(p: PartitionProblem, lasts_s: Pairs, n_bytes: Pairs) -> Pairs:
     """Return the duration of each exchange if the concurrent ones take `lasts_s`."""
     brief = np.maximum(lasts_s, 1e-300)
     out = np.minimum(lasts_s[:, :, :, None], lasts_s[:, :, None, :]).sum(3) / brief
@@ -195,7 +195,7 @@ def _crowded(p: PartitionProblem, lasts_s: Pairs, n_bytes: Pairs) -> Pairs:
     return longer
 
 
-def _reduced(
+def _reduced_s(
     p: PartitionProblem,
     f: int,
     n_terms: Int[np.ndarray, " plans"],
@@ -207,6 +207,6 @@ def _reduced(
 ) -> PerDevice:
     """When each owner of rows has finished sum `f` over blocks of `widths`; other devices: when ready."""
     s = p.sizes
-    start_s = _met(p, ready_s, ITEMSIZE * widths, rows, among, passes)
+    start_s = _exchange_s(p, ready_s, ITEMSIZE * widths, rows, among, passes)
     ops = (s.reduces[f] + (n_terms[:, None] - 1.0) * s.inner) * rows
-    return np.where(rows > 0, start_s + p.times.seconds(reduces(s.n_forwards)[f], ops), start_s)
+    return np.where(rows > 0, start_s + p.times.seconds(reduce_kernels(s.n_forwards)[f], ops), start_s)

@@ -33,13 +33,13 @@ class DeviceTimes:
     ) -> Float[np.ndarray, "*some devices"]:
         """Return the time of one stage of `kind` with these operations on each device; 0 for none."""
         if kind not in self._pieces:
-            self._pieces[kind] = self._beside(kind)
+            self._pieces[kind] = self._stack_pieces(kind)
         times = np.zeros_like(ops)
         for first, start, seconds, slope in self._pieces[kind]:
             np.copyto(times, seconds + slope * (ops - start), where=ops >= first)
         return np.where(ops > 0, times, 0.0)
 
-    def _beside(self, kind: str) -> tuple[_Piece, ...]:
+    def _stack_pieces(self, kind: str) -> tuple[_Piece, ...]:
         """Return the pieces of all curves, one column per device."""
         each = [device.curve(kind).pieces for device in self.devices]
         rows = zip_longest(*each, fillvalue=_NO_PIECE)
@@ -47,7 +47,7 @@ class DeviceTimes:
 
 
 @lru_cache(maxsize=512)
-def table(devices: tuple[Capability, ...], kind: str, amount: AffineCost, most: int) -> Table:
+def time_table(devices: tuple[Capability, ...], kind: str, amount: AffineCost, most: int) -> Table:
     """Return the seconds of 0 to `most` units of `amount`, as `Capability.seconds` gives them; read-only."""
     ops = amount.fixed + amount.each * np.arange(most + 1.0)
     ops[0] = 0.0

@@ -13,15 +13,15 @@ import numpy as np
 from pliant.arrays import Float
 from pliant.plan.partition.initial_plans import (
     MOST_PLANS,
+    all_initial_plans,
     all_plans,
-    every_start,
-    n_plans,
-    starts,
+    count_plans,
+    initial_plans,
     with_heads,
 )
-from pliant.plan.partition.linear_shares import fitted
-from pliant.plan.partition.local_search import best, descend, moves
-from pliant.plan.partition.partition_cost import Counts, FlatMode, FlatPlans, seconds, together
+from pliant.plan.partition.linear_shares import fit_shares
+from pliant.plan.partition.local_search import descend, fastest, moved_plans
+from pliant.plan.partition.partition_cost import Counts, FlatMode, FlatPlans, concat_plans, seconds
 from pliant.plan.partition.problem import PartitionProblem
 
 FEW = 4
@@ -46,8 +46,8 @@ def solve_flat(p: PartitionProblem, mode: FlatMode) -> tuple[FlatPlans, float]:
 
     If there are few plans, as for two devices in the weight-stationary mode, all are priced.
     """
-    if n_plans(p, mode) <= MOST_PLANS:
-        return best(p, all_plans(p, mode))
+    if count_plans(p, mode) <= MOST_PLANS:
+        return fastest(p, all_plans(p, mode))
     return _solve_few(p, mode) if p.n <= FEW else _solve_many(p, mode)
 
 
@@ -58,15 +58,15 @@ def improve(p: PartitionProblem, plan: FlatPlans, plan_s: float, rounds: int) ->
 
 
 def _solve_many(p: PartitionProblem, mode: FlatMode) -> tuple[FlatPlans, float]:
-    plan, plan_s = best(p, starts(p, mode))
+    plan, plan_s = fastest(p, initial_plans(p, mode))
     if not np.isfinite(plan_s):
         return plan, plan_s
 
     def dealt(plan: FlatPlans) -> FlatPlans:
-        return with_heads(p, mode, moves(plan, {"heads": 1}).heads)
+        return with_heads(p, mode, moved_plans(plan, {"heads": 1}).heads)
 
     ((plan, _),) = descend([(plan, plan_s)], (dealt,), lambda plans: seconds(p, plans), HEAD_ROUNDS)
-    plan, plan_s = best(p, together([plan, fitted(p, plan)]))
+    plan, plan_s = fastest(p, concat_plans([plan, fit_shares(p, plan)]))
     return improve(p, plan, plan_s, LAST_ROUNDS)
 
 
@@ -76,20 +76,22 @@ def _near(plan: FlatPlans, *axes: str) -> FlatPlans:
     if "columns" in axes:
         n_columns = int(plan.columns[0].sum())
         sizes["columns"] = {min(1, n_columns), n_columns // 64} - {0}
-    return together([plan, *(moves(plan, {axis: n}) for axis, some in sizes.items() for n in sorted(some))])
+    return concat_plans(
+        [plan, *(moved_plans(plan, {axis: n}) for axis, some in sizes.items() for n in sorted(some))]
+    )
 
 
 def _solve_few(p: PartitionProblem, mode: FlatMode) -> tuple[FlatPlans, float]:
-    plans, times = _leaders(p, every_start(p, mode), WIDTHS[0])
+    plans, times = _leaders(p, all_initial_plans(p, mode), WIDTHS[0])
     if not np.isfinite(times[0]):
         return plans.take(0), float(times[0])
-    plans = together([plans, *(fitted(p, plans.take(i)) for i in range(min(FITTED, len(plans))))])
+    plans = concat_plans([plans, *(fit_shares(p, plans.take(i)) for i in range(min(FITTED, len(plans))))])
     plans, times = _leaders(p, plans, WIDTHS[0])
     for k in range(ROUNDS):
         width = WIDTHS[min(k, len(WIDTHS) - 1)]
         after, after_s = _leaders(p, _one_move(plans), width)
         if k >= len(WIDTHS) and not after_s[0] < times[0] * (1 - 1e-9):
-            after, after_s = _leaders(p, together([plans, *_several_moves(p, plans.take(0))]), width)
+            after, after_s = _leaders(p, concat_plans([plans, *_several_moves(p, plans.take(0))]), width)
             if not after_s[0] < times[0] * (1 - 1e-9):
                 break
         plans, times = after, after_s
@@ -113,8 +115,8 @@ def _one_move(plans: FlatPlans) -> FlatPlans:
     found = [plans]
     for axis, some in SIZES.items():
         sizes = {*some, int(plans.columns[0].sum()) // 64} if axis == "columns" else set(some)
-        found += [moves(plans, {axis: size}) for size in sorted(sizes - {0})]
-    return together(found)
+        found += [moved_plans(plans, {axis: size}) for size in sorted(sizes - {0})]
+    return concat_plans(found)
 
 
 def _several_moves(p: PartitionProblem, plan: FlatPlans) -> list[FlatPlans]:
@@ -129,12 +131,12 @@ def _several_moves(p: PartitionProblem, plan: FlatPlans) -> list[FlatPlans]:
         found += [_jumps(heads, "columns"), _jumps(rows, "columns")]
         of_rows: list[int | Counts] = [1, (plan.rows + 1) // 2, plan.rows]
         of_columns: list[int | Counts] = [1, (plan.columns + 1) // 2, plan.columns]
-        alongside = [moves(plan, {"rows": r, "columns": c}) for r in of_rows for c in of_columns]
+        alongside = [moved_plans(plan, {"rows": r, "columns": c}) for r in of_rows for c in of_columns]
         found += [_jumps(one, "heads") for one in alongside]
         a_head = p.sizes.tiled_head.each / p.sizes.tiled_column
         for n in TRADED:
             some = {floor(n * a_head), ceil(n * a_head)}
-            found += [moves(plan, {"heads": n, "columns": -k}) for k in sorted(some)]
+            found += [moved_plans(plan, {"heads": n, "columns": -k}) for k in sorted(some)]
     return found
 
 
@@ -143,4 +145,4 @@ def _jumps(plans: FlatPlans, axis: str) -> FlatPlans:
     share, some = getattr(plans, axis), SIZES[axis]
     parts = [np.where(np.isin(part, some), 0, part) for part in ((share + 1) // 2, share)]
     sizes: list[int | Counts] = [*some, *parts]
-    return together([moves(plans, {axis: size}) for size in sizes])
+    return concat_plans([moved_plans(plans, {axis: size}) for size in sizes])

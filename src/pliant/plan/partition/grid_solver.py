@@ -12,9 +12,9 @@ import numpy as np
 
 from pliant.arrays import Bool, Float, Int
 from pliant.plan.partition.cost_2d import grid_seconds
-from pliant.plan.partition.initial_plans import head_room, proportional, spread
-from pliant.plan.partition.local_search import best, descend, moves, with_share
-from pliant.plan.partition.partition_cost import GridPlans, by_device, together, weights
+from pliant.plan.partition.initial_plans import assign_earliest, head_room, share_proportionally
+from pliant.plan.partition.local_search import descend, fastest, moved_plans, with_share
+from pliant.plan.partition.partition_cost import GridPlans, concat_plans, device_weight_bytes, make_contiguous
 from pliant.plan.partition.problem import ITEMSIZE, PartitionProblem
 
 PerDevice = Float[np.ndarray, "plans devices"]
@@ -29,21 +29,21 @@ AXES = ("heads", "hidden", "outputs", "rows", "columns")
 
 def solve_grid(p: PartitionProblem) -> tuple[GridPlans, float]:
     """Return the fastest plan found in the 2D-tiled mode; infinite seconds if none fits in memory."""
-    begun = together(list(_starts(p)))
-    priced = _priced(p, begun)
+    begun = concat_plans(list(_initial_grids(p)))
+    priced = _price(p, begun)
     order = np.argsort(priced, kind="stable")
     both_ways = (begun.group[order].max(1) > 0) & (begun.column[order].max(1) > 0)
     first = dict.fromkeys([*order[:1].tolist(), *order[both_ways][:1].tolist()])
     found = [(begun.take(i), float(priced[i])) for i in first]
     near = [partial(_near, axis=axis) for axis in AXES]
-    found += descend(found, near, lambda plans: _priced(p, plans), ROUNDS)
-    return best(p, together([plan for plan, _ in found]))
+    found += descend(found, near, lambda plans: _price(p, plans), ROUNDS)
+    return fastest(p, concat_plans([plan for plan, _ in found]))
 
 
-def _priced(p: PartitionProblem, plans: GridPlans) -> Float[np.ndarray, " plans"]:
+def _price(p: PartitionProblem, plans: GridPlans) -> Float[np.ndarray, " plans"]:
     """Seconds, with a penalty that grows with missing memory, so that moves lead back to what fits."""
-    plans = by_device(plans)
-    n_bytes = weights(p, plans)
+    plans = make_contiguous(plans)
+    n_bytes = device_weight_bytes(p, plans)
     lacking = np.maximum(n_bytes - p.memory, 0.0).sum(1) / n_bytes.sum(1)
     priced: Float[np.ndarray, " plans"] = grid_seconds(p, plans, 0) * np.where(
         lacking > 0, 10 + 1e3 * lacking, 1
@@ -51,7 +51,7 @@ def _priced(p: PartitionProblem, plans: GridPlans) -> Float[np.ndarray, " plans"
     return priced
 
 
-def _starts(p: PartitionProblem) -> Iterator[GridPlans]:
+def _initial_grids(p: PartitionProblem) -> Iterator[GridPlans]:
     """Yield every grid of the first 2, 3, ... devices by speed.
 
     If memory is short, also by two mixes of speed and memory.
@@ -97,8 +97,8 @@ def _grids(p: PartitionProblem, speed: Float[np.ndarray, " devices"]) -> GridPla
         group,
         column,
         heads,
-        proportional(np.where(placed, 1.0 / row_s, 0.0), s.rows),
-        proportional(columns, s.n_columns),
+        share_proportionally(np.where(placed, 1.0 / row_s, 0.0), s.rows),
+        share_proportionally(columns, s.n_columns),
         _whole(outputs, same_column, group == 0, s.inner),
         _whole(hidden, same_group, column == 0, s.inner),
     )
@@ -108,9 +108,9 @@ def _heads(p: PartitionProblem, devices: Int[np.ndarray, " some"]) -> Int[np.nda
     """Assign heads one by one to the device that finishes first, within memory if possible."""
     sent_s = np.arange(p.sizes.n_heads + 1) * (ITEMSIZE * p.sizes.head_dim * p.sizes.rows / p.egress)[:, None]
     late_s, most = p.attend_s + sent_s, p.sizes.n_heads
-    heads = spread(late_s, most, head_room(p, "1d"), devices)
+    heads = assign_earliest(late_s, most, head_room(p, "1d"), devices)
     if heads is None:
-        heads = spread(late_s, most, np.full(p.n, most), devices)
+        heads = assign_earliest(late_s, most, np.full(p.n, most), devices)
     assert heads is not None, devices
     return heads
 
@@ -127,11 +127,11 @@ def _cut(cost: PerDevice, same: np.ndarray, is_first: Sets, total: int) -> PerDe
 
 
 def _whole(blocks: PerDevice, same: np.ndarray, is_first: Sets, total: int) -> Counts:
-    counts = proportional(np.where(is_first, blocks, 0.0), total)
-    return _spread_out(counts, same)
+    counts = share_proportionally(np.where(is_first, blocks, 0.0), total)
+    return _broadcast(counts, same)
 
 
-def _spread_out(counts: Counts, same: np.ndarray) -> Counts:
+def _broadcast(counts: Counts, same: np.ndarray) -> Counts:
     """Give every device of a group (or column) the count of its first device."""
     blocks: Counts = np.where(same, counts[:, None, :], 0).sum(2)
     return blocks
@@ -144,21 +144,21 @@ def _near(plan: GridPlans, axis: str) -> GridPlans:
     line = {"outputs": column, "hidden": group}.get(axis)
     movable = {"outputs": group == 0, "hidden": column == 0}.get(axis, placed)
     counts = np.where(movable, getattr(plan, axis)[0], 0)
-    changed = _dealt_anew(counts, movable)
+    changed = _redistribute(counts, movable)
     if line is not None:
-        changed = _spread_out(changed, (placed[:, None] & (line[:, None] == line[None, :]))[None])
+        changed = _broadcast(changed, (placed[:, None] & (line[:, None] == line[None, :]))[None])
     near = with_share(plan, axis, changed)
     if axis == "heads":
-        near = together([near, moves(plan, {axis: 1}, placed)])
+        near = concat_plans([near, moved_plans(plan, {axis: 1}, placed)])
     _, first = np.unique(getattr(near, axis), axis=0, return_index=True)
     return near.take(np.sort(first))
 
 
-def _dealt_anew(counts: Int[np.ndarray, " devices"], movable: Bool[np.ndarray, " devices"]) -> Counts:
+def _redistribute(counts: Int[np.ndarray, " devices"], movable: Bool[np.ndarray, " devices"]) -> Counts:
     """Scale each of `movable` by each factor; the others share the rest in their current proportion."""
     at = np.nonzero(movable)[0]
     scale = np.ones((len(at), len(FACTORS), len(counts)))
     scale[np.arange(len(at)), :, at] = FACTORS
     some = np.where((counts == 0) & movable, 0.25, counts)
     wanted = (scale * some).reshape(-1, len(counts))
-    return proportional(wanted[wanted.sum(1) > 0], int(counts.sum()))
+    return share_proportionally(wanted[wanted.sum(1) > 0], int(counts.sum()))

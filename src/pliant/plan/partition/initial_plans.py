@@ -8,7 +8,7 @@ import numpy as np
 
 from pliant.arrays import Float, Int
 from pliant.plan.partition.cost_ws import Sets
-from pliant.plan.partition.partition_cost import Counts, FlatMode, FlatPlans, together
+from pliant.plan.partition.partition_cost import Counts, FlatMode, FlatPlans, concat_plans
 from pliant.plan.partition.problem import ITEMSIZE, PartitionProblem
 
 Speeds = Float[np.ndarray, "plans devices"]
@@ -18,7 +18,7 @@ MOST_PLANS = 6000
 """This many plans are priced in a few milliseconds."""
 
 
-def starts(p: PartitionProblem, mode: FlatMode) -> FlatPlans:
+def initial_plans(p: PartitionProblem, mode: FlatMode) -> FlatPlans:
     """Return every device alone, then, for every number of devices with heads, the fastest at them.
 
     Plans need not fit in memory.
@@ -30,23 +30,23 @@ def starts(p: PartitionProblem, mode: FlatMode) -> FlatPlans:
     for late_s in (head_s, head_s + sent_s(p)):
         order = np.argsort(_entry_s(p, late_s), kind="stable")
         for some in (order[:q] for q in range(2, min(p.n, s.n_heads) + 1)):
-            heads = spread(late_s, s.n_heads, room, some)
+            heads = assign_earliest(late_s, s.n_heads, room, some)
             if heads is not None:
                 found.append(heads)
     if not found:
-        return alone(p, mode)
-    return together([alone(p, mode), with_heads(p, mode, np.array(found))])
+        return single_device_plans(p, mode)
+    return concat_plans([single_device_plans(p, mode), with_heads(p, mode, np.array(found))])
 
 
-def every_start(p: PartitionProblem, mode: FlatMode) -> FlatPlans:
+def all_initial_plans(p: PartitionProblem, mode: FlatMode) -> FlatPlans:
     """Return a plan for every set of devices with heads, with rows and with columns: for a few devices."""
     s, n = p.sizes, p.n
     head_s = p.attend_s if mode == "ws" else p.mixed_s
-    room, made = head_room(p, mode), [alone(p, mode).heads]
+    room, made = head_room(p, mode), [single_device_plans(p, mode).heads]
     for late_s in (head_s, head_s + sent_s(p)):
         for q in range(2, min(n, s.n_heads) + 1):
             for some in combinations(range(n), q):
-                heads = spread(late_s, s.n_heads, room, np.array(some))
+                heads = assign_earliest(late_s, s.n_heads, room, np.array(some))
                 made += [] if heads is None else [heads[None]]
     heads = np.unique(np.concatenate(made), axis=0)
     sets = np.array(list(product((False, True), repeat=n)))[1:]
@@ -55,7 +55,7 @@ def every_start(p: PartitionProblem, mode: FlatMode) -> FlatPlans:
     return with_heads(p, mode, heads[i], sets[j], of_columns[k])
 
 
-def alone(p: PartitionProblem, mode: FlatMode) -> FlatPlans:
+def single_device_plans(p: PartitionProblem, mode: FlatMode) -> FlatPlans:
     """Return plans that give each device everything, in order."""
     each = np.eye(p.n, dtype=np.int64)
     columns = each * (0 if mode == "ws" else p.sizes.n_columns)
@@ -84,21 +84,23 @@ def with_heads(
         row_s = p.rest_s[:, -1] / s.rows + ITEMSIZE * s.hidden * n_to / p.egress
         row_s = row_s + ITEMSIZE * s.head_dim * (s.n_heads - heads) / p.ingress
         able = p.memory >= s.ws_row + np.where(headed, s.ws_head.fixed + s.ws_head.each * heads, 0.0)
-        rows = proportional(np.where(able if rowed is None else able & rowed, 1.0 / row_s, 0.0), s.rows)
+        rows = share_proportionally(
+            np.where(able if rowed is None else able & rowed, 1.0 / row_s, 0.0), s.rows
+        )
         return FlatPlans(mode, heads, rows, np.zeros_like(heads))
     held = np.where(headed, s.tiled_head.fixed + s.tiled_head.each * heads, 0.0)
     room = np.maximum(p.memory - held - s.tiled_row, 0) // s.tiled_column
-    columns = proportional(
+    columns = share_proportionally(
         np.where(headed if cut is None else cut, 1.0 / sum(times[:, -1] for times in p.forward_s), 0.0),
         s.n_columns,
         room,
     )
     row_s = ITEMSIZE * s.inner * ((n_to + headed) / p.ingress + n_to / p.egress)
-    rows = proportional(np.where(headed if rowed is None else rowed, 1.0 / row_s, 0.0), s.rows)
+    rows = share_proportionally(np.where(headed if rowed is None else rowed, 1.0 / row_s, 0.0), s.rows)
     return FlatPlans(mode, heads, rows, columns)
 
 
-def spread(
+def assign_earliest(
     late_s: Float[np.ndarray, "devices counts"],
     n: int,
     room: DeviceCounts,
@@ -117,7 +119,7 @@ def spread(
     return share
 
 
-def proportional(speed: Speeds, total: int, room: Speeds | None = None) -> Counts:
+def share_proportionally(speed: Speeds, total: int, room: Speeds | None = None) -> Counts:
     """Return integers with the sum `total`, close to the ratio of `speed`, each at most its `room`.
 
     An excess that fits nowhere goes to the fastest device, whose plan then does not fit.
@@ -164,20 +166,20 @@ def head_room(p: PartitionProblem, mode: FlatMode) -> DeviceCounts:
     s = p.sizes
     if mode == "ws":
         able = np.where(p.memory >= s.ws_row + s.ws_head.fixed + s.ws_head.each, s.ws_row, 0.0)
-        return _whole((p.memory - able - s.ws_head.fixed) / s.ws_head.each, s.n_heads)
+        return _whole_counts((p.memory - able - s.ws_head.fixed) / s.ws_head.each, s.n_heads)
     free = p.memory - s.tiled_row - s.tiled_head.fixed
     # If memory is short, heads and columns share it in the same ratio as in the layer.
     part = s.tiled_head.each * s.n_heads / (s.tiled_head.each * s.n_heads + s.tiled_column * s.n_columns)
-    even = _whole(np.ceil(free * part / s.tiled_head.each - 0.5), s.n_heads)
-    return even if even.sum() >= s.n_heads else _whole(free / s.tiled_head.each, s.n_heads)
+    even = _whole_counts(np.ceil(free * part / s.tiled_head.each - 0.5), s.n_heads)
+    return even if even.sum() >= s.n_heads else _whole_counts(free / s.tiled_head.each, s.n_heads)
 
 
-def _whole(room: Float[np.ndarray, " devices"], most: int) -> DeviceCounts:
+def _whole_counts(room: Float[np.ndarray, " devices"], most: int) -> DeviceCounts:
     whole: DeviceCounts = np.clip(np.floor(room), 0, most).astype(np.int64)
     return whole
 
 
-def n_plans(p: PartitionProblem, mode: FlatMode) -> int:
+def count_plans(p: PartitionProblem, mode: FlatMode) -> int:
     """Return the number of ways to share heads, rows and, in the 1D-tiled mode, columns."""
     s = p.sizes
     totals = (s.n_heads, s.rows) + ((s.n_columns,) if mode == "1d" else ())

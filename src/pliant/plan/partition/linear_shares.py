@@ -10,8 +10,8 @@ import numpy as np
 
 from pliant.arrays import Bool, Float, Int
 from pliant.plan.linear_program import INFINITY, LinearProgram
-from pliant.plan.partition.initial_plans import proportional
-from pliant.plan.partition.partition_cost import FlatPlans, weights
+from pliant.plan.partition.initial_plans import share_proportionally
+from pliant.plan.partition.partition_cost import FlatPlans, device_weight_bytes
 from pliant.plan.partition.problem import ITEMSIZE, PartitionProblem, Table
 
 Vector = Float[np.ndarray, " devices"]
@@ -19,7 +19,7 @@ DeviceCounts = Int[np.ndarray, " devices"]
 DeviceSet = Bool[np.ndarray, " devices"]
 
 
-def fitted(p: PartitionProblem, near: FlatPlans) -> FlatPlans:
+def fit_shares(p: PartitionProblem, near: FlatPlans) -> FlatPlans:
     """Return `near` with its heads, and with integer rows (and columns) that are optimal near it.
 
     Devices that get no rows are excluded and the rest is solved again (Hepti 4.3).
@@ -32,9 +32,9 @@ def fitted(p: PartitionProblem, near: FlatPlans) -> FlatPlans:
         rows, columns = solved
         if near.mode == "1d":
             room = _column_room(p, near)
-            whole = proportional(columns[None], p.sizes.n_columns, room[None])
+            whole = share_proportionally(columns[None], p.sizes.n_columns, room[None])
             near = FlatPlans(near.mode, near.heads, near.rows, whole)
-        whole = proportional(rows[None], p.sizes.rows)
+        whole = share_proportionally(rows[None], p.sizes.rows)
         near = FlatPlans(near.mode, near.heads, whole, near.columns)
         if ((whole[0] > 0) == able).all():
             break
@@ -55,14 +55,14 @@ def chord(times: Table, counts: DeviceCounts) -> tuple[Vector, Vector]:
 
 def _row_room(p: PartitionProblem, plan: FlatPlans) -> DeviceSet:
     """Return which devices have enough memory left for a row."""
-    held = weights(p, FlatPlans(plan.mode, plan.heads, np.zeros_like(plan.rows), plan.columns))[0]
+    held = device_weight_bytes(p, FlatPlans(plan.mode, plan.heads, np.zeros_like(plan.rows), plan.columns))[0]
     able: DeviceSet = p.memory - held >= (p.sizes.ws_row if plan.mode == "ws" else p.sizes.tiled_row)
     return able
 
 
 def _column_room(p: PartitionProblem, plan: FlatPlans) -> Vector:
     """Return how many columns fit in each device's memory."""
-    held = weights(p, FlatPlans(plan.mode, plan.heads, plan.rows, np.zeros_like(plan.columns)))[0]
+    held = device_weight_bytes(p, FlatPlans(plan.mode, plan.heads, plan.rows, np.zeros_like(plan.columns)))[0]
     room: Vector = np.maximum(p.memory - held, 0.0) // p.sizes.tiled_column
     return room
 
@@ -166,7 +166,7 @@ class _SharesProgram:
             p.latency_s[i, j],
             (self.rows[j], np.maximum(into, row_bytes[i] / p.rate[i, j])),
         )
-        share = (_served(r0)[j] - np.minimum(r0[i], r0[j])) / np.maximum(m - r0[i], 1.0)
+        share = (_received(r0)[j] - np.minimum(r0[i], r0[j])) / np.maximum(m - r0[i], 1.0)
         sent = row_bytes[i] / p.egress[i] * np.minimum(share, 1.0)
         self._later(ready, i, start[j], p.latency_s[i, j] + sent * m, (self.rows[i], -sent))
 
@@ -181,7 +181,7 @@ class _SharesProgram:
         n_to = needs.sum() - needs[i]
         sent = row_bytes * np.maximum(n_to / p.egress[i], 1.0 / p.rate[i, j])
         self._later(ready, i, start[j], p.latency_s[i, j], (self.rows[i], sent))
-        share = (_served(r0)[i] - np.minimum(r0[i], r0[j])) / np.maximum(m - r0[j], 1.0)
+        share = (_received(r0)[i] - np.minimum(r0[i], r0[j])) / np.maximum(m - r0[j], 1.0)
         taken = row_bytes / p.ingress[j] * np.minimum(share, 1.0)
         self._later(ready, i, start[j], p.latency_s[i, j] + taken * m, (self.rows[j], -taken))
 
@@ -203,7 +203,7 @@ def _pairs(src: DeviceSet, dst: DeviceSet) -> tuple[np.ndarray, np.ndarray]:
     return i[i != j], j[i != j]
 
 
-def _served(r: Vector) -> Vector:
+def _received(r: Vector) -> Vector:
     """Return the total received by all devices when the exchange of r[i] ends."""
     both: Vector = np.minimum(r[:, None], r[None, :]).sum(0)
     return both

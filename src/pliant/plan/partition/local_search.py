@@ -5,12 +5,12 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from pliant.arrays import Bool, Float
-from pliant.plan.partition.partition_cost import AnyPlans, Counts, seconds, together
+from pliant.plan.partition.partition_cost import AnyPlans, Counts, concat_plans, seconds
 from pliant.plan.partition.problem import PartitionProblem
 
-MOST = 200
+MAX_MOVES = 200
 """Maximum number of moves of one kind, per plan, that are priced at once."""
-LEAST = 1e-3
+MIN_GAIN = 1e-3
 """Relative saving below which a round is the last."""
 
 
@@ -31,17 +31,17 @@ def descend(
         for options_near in near:
             options = [options_near(found[i][0]) for i in moving]
             ends = np.cumsum([len(some) for some in options])[:-1]
-            priced = np.split(price(together(options)), ends)
+            priced = np.split(price(concat_plans(options)), ends)
             for i, some, times in zip(moving, options, priced, strict=True):
                 if len(times) and times.min() < found[i][1]:
                     found[i] = some.take(int(times.argmin())), float(times.min())
-        moving = [i for i in moving if found[i][1] < before_s[i] * (1 - LEAST)]
+        moving = [i for i in moving if found[i][1] < before_s[i] * (1 - MIN_GAIN)]
         if not moving:
             break
     return found
 
 
-def moves(
+def moved_plans(
     plans: AnyPlans, sizes: Mapping[str, int | Counts], taking: Bool[np.ndarray, " devices"] | bool = True
 ) -> AnyPlans:
     """Return the ways to move the given amount of each axis from one device to another one in `taking`.
@@ -56,7 +56,7 @@ def moves(
         if (size < 0).any():
             able &= share[:, None, :] >= -size[..., None]
     i, src, dst = able.nonzero()
-    stride = -(-len(i) // (MOST * max(len(plans), 1))) or 1
+    stride = -(-len(i) // (MAX_MOVES * max(len(plans), 1))) or 1
     i, src, dst = i[::stride], src[::stride], dst[::stride]
     after, at = plans.take(i), np.arange(len(i))
     for axis, size in sizes.items():
@@ -74,7 +74,7 @@ def with_share(plan: AnyPlans, axis: str, changed: Counts) -> AnyPlans:
     return near
 
 
-def best(p: PartitionProblem, plans: AnyPlans) -> tuple[AnyPlans, float]:
+def fastest(p: PartitionProblem, plans: AnyPlans) -> tuple[AnyPlans, float]:
     """Return the fastest plan, the first among equals, and its seconds."""
     times = seconds(p, plans)
     i = int(np.argmin(times))

@@ -117,8 +117,8 @@ class _Relaxation:
         """When each device has its rows of sum `f`, and when one of them does: terms come from `some`."""
         p, n, done, passed = self.p, self.p.n, self.new(self.p.n), self.new(1).repeat(self.p.n)
         b, m, one = float(ITEMSIZE * p.sizes.inner), float(p.sizes.rows), np.ones(n)
-        call, slope = _below(p.reduce_s(f, 1))
-        j, i = _others(n)
+        call, slope = _line_below(p.reduce_s(f, 1))
+        j, i = _other_pairs(n)
         into = np.where(np.eye(n, dtype=bool), 0.0, (b / p.ingress)[:, None])
         self.later(done, (ready, one), (rows, slope), (has, call))
         self.later(
@@ -172,7 +172,7 @@ def _weight_stationary(model: _Relaxation) -> _Relaxation:
     held = np.where(k > 0, s.ws_head.fixed + s.ws_head.each * k, 0.0)
     model.at_most(p.memory, (z, np.broadcast_to(held, z.shape)), (has, s.ws_row * one))
     # All heads come before any rows; a device's rows come after it receives the others' heads.
-    call, slope = _below(p.rest_s)
+    call, slope = _line_below(p.rest_s)
     rest = (rows, slope), (has, call)
     model.later(attended, (z, p.attend_s))
     model.later(done, (attended, one), *rest)
@@ -226,10 +226,10 @@ def _tiled(model: _Relaxation) -> _Relaxation:
     model.at_most(p.memory, *tiled, (columns, s.tiled_column * one), (has, s.tiled_row * one))
     to_headed, to_cut = model.products(rows, headed), model.products(rows, cut)
     ready = model.new(n)
-    call, slope = _below(p.mixed_s)
+    call, slope = _line_below(p.mixed_s)
     model.later(ready, (heads, slope), (headed, call))
     done, passed = model.scattered(0, ready, rows, has, headed, to_headed)
-    i, j = _others(n)
+    i, j = _other_pairs(n)
     each = np.ones(len(i))
     into, off = float(ITEMSIZE * s.inner) / p.ingress, float(ITEMSIZE * s.inner) / p.egress
     off_diagonal = np.where(np.eye(n, dtype=bool), 0.0, off[:, None])
@@ -239,7 +239,7 @@ def _tiled(model: _Relaxation) -> _Relaxation:
         model.later(start, (passed, one))
         model.later(start[j], (done[i], each), (to_cut[i], off_diagonal[i]))
         model.later(start[j], (ready[i], each), (cut[j], m * into[j]), (rows[j], -into[j]))
-        call, slope = _below(p.forward_s[f])
+        call, slope = _line_below(p.forward_s[f])
         model.later(following, (start, one), (columns, slope), (cut, call))
         done, passed = model.scattered(f + 1, following, rows, has, cut, to_cut)
         ready = following
@@ -273,7 +273,7 @@ def _gridded(model: _Relaxation) -> _Relaxation:
     weights = [(tile, n_bytes * size * one) for tile, size in zip(tiles, held, strict=True)]
     model.at_most(p.memory, (heads, s.ws_head.each * one), *weights)
     barrier = model.new(1).repeat(n)
-    call, slope = _below(p.attend_s)
+    call, slope = _line_below(p.attend_s)
     work = (tiles[0], 2.0 * m * mixed * _least_rate(p, "mix", 2.0 * m * mixed))
     model.later(barrier, (heads, slope), (headed, call), work)
     for f, tile in enumerate(tiles[1:]):
@@ -293,13 +293,13 @@ def _gridded(model: _Relaxation) -> _Relaxation:
     return model
 
 
-def _others(n: int) -> tuple[np.ndarray, np.ndarray]:
+def _other_pairs(n: int) -> tuple[np.ndarray, np.ndarray]:
     """Return (i, j) of all ordered pairs of different devices."""
     i, j = np.nonzero(~np.eye(n, dtype=bool))
     return i, j
 
 
-def _below(times: Table) -> tuple[Vector, Vector]:
+def _line_below(times: Table) -> tuple[Vector, Vector]:
     """(fixed, slope) of the steepest line from each device's first unit that is nowhere above its table."""
     if times.shape[1] < 3:
         return np.zeros(len(times)), times[:, -1].copy()

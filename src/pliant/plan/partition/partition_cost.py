@@ -38,13 +38,13 @@ class FlatPlans:
 AnyPlans = TypeVar("AnyPlans", FlatPlans, GridPlans)
 
 
-def together(plans: Sequence[AnyPlans]) -> AnyPlans:
+def concat_plans(plans: Sequence[AnyPlans]) -> AnyPlans:
     """Concatenate plans of one mode, in order."""
     joined = {name: np.concatenate([getattr(one, name) for one in plans]) for name in _shares(plans[0])}
     return replace(plans[0], **joined)  # type: ignore[arg-type]
 
 
-def by_device(plans: AnyPlans) -> AnyPlans:
+def make_contiguous(plans: AnyPlans) -> AnyPlans:
     """Return the plans with each device's shares contiguous in memory.
 
     They are priced in this order: otherwise sums over the few devices dominate the time.
@@ -60,16 +60,16 @@ def _shares(plans: FlatPlans | GridPlans) -> list[str]:
 def seconds(p: PartitionProblem, plans: FlatPlans | GridPlans) -> Times:
     """Return the predicted seconds of each; infinite if weights do not fit in a device's memory (eq. 4)."""
     if isinstance(plans, GridPlans):
-        plans = by_device(plans)
+        plans = make_contiguous(plans)
         times = grid_seconds(p, plans)
     else:
-        plans = by_device(plans)
+        plans = make_contiguous(plans)
         is_ws, shares = plans.mode == "ws", (plans.heads, plans.rows)
         times = ws_seconds(p, *shares) if is_ws else tiled_seconds(p, *shares, plans.columns)
-    return np.where((weights(p, plans) <= p.memory).all(1), times, np.inf)
+    return np.where((device_weight_bytes(p, plans) <= p.memory).all(1), times, np.inf)
 
 
-def weights(p: PartitionProblem, plans: FlatPlans | GridPlans) -> PerDevice:
+def device_weight_bytes(p: PartitionProblem, plans: FlatPlans | GridPlans) -> PerDevice:
     """Return the bytes of weights on each device."""
     if isinstance(plans, GridPlans):
         return grid_weights(p, plans)
@@ -82,7 +82,7 @@ def weights(p: PartitionProblem, plans: FlatPlans | GridPlans) -> PerDevice:
     return held
 
 
-def as_partition(p: PartitionProblem, plans: FlatPlans | GridPlans) -> Partition:
+def to_partition(p: PartitionProblem, plans: FlatPlans | GridPlans) -> Partition:
     """Convert the first of `plans`; devices without a share are included with empty shares."""
     if isinstance(plans, GridPlans):
         return grid_partition(p, plans)
@@ -96,7 +96,7 @@ def as_partition(p: PartitionProblem, plans: FlatPlans | GridPlans) -> Partition
     )
 
 
-def plan_of(p: PartitionProblem, partition: Partition) -> FlatPlans | GridPlans:
+def to_plans(p: PartitionProblem, partition: Partition) -> FlatPlans | GridPlans:
     """Convert a partition of these devices to plans of length one."""
     if partition.mode == "2d":
         return grid_plans(p, partition)

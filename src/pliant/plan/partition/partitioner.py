@@ -18,23 +18,23 @@ from pliant.models.encoder.encoder_spec import EncoderSpec
 from pliant.plan.partition.decision import Decision, RunOption
 from pliant.plan.partition.flat_solver import solve_flat
 from pliant.plan.partition.grid_solver import solve_grid
-from pliant.plan.partition.initial_plans import alone
-from pliant.plan.partition.local_search import best
+from pliant.plan.partition.initial_plans import single_device_plans
+from pliant.plan.partition.local_search import fastest
 from pliant.plan.partition.lower_bound import bound_s
 from pliant.plan.partition.partition_cost import (
     FlatMode,
     FlatPlans,
     GridPlans,
-    as_partition,
+    device_weight_bytes,
     seconds,
-    weights,
+    to_partition,
 )
 from pliant.plan.partition.problem import PartitionProblem, pose
 from pliant.plan.partition.shortlist import shortlist
 from pliant.quantities import format_bytes
 
 Rule = Literal["paper", "cost", "judged"]
-MANY = 16
+MIN_GRID_DEVICES = 16
 """Number of devices from which the paper prefers the 2D-tiled mode (4.3)."""
 TILED: tuple[FlatMode, Mode] = ("1d", "2d")
 Gains = Mapping[Mode | Literal["alone"], float]
@@ -79,18 +79,18 @@ def choose_partition(
         tried |= {mode: solve(p, mode) for mode in TILED if mode not in tried}
     plan: FlatPlans | GridPlans
     gains = least_gain or {}
-    plan, plan_s = _single(p, gains.get("alone", 0.0))
+    plan, plan_s = _best_single_device(p, gains.get("alone", 0.0))
     counted_s = {mode: s / (1 - gains.get(mode, 0.0)) for mode, (_, s) in tried.items()}
     mode = min(counted_s, key=lambda one: counted_s[one], default=None)
     if mode is not None and counted_s[mode] < plan_s:
         plan, plan_s = tried[mode]
     if not np.isfinite(plan_s):
         raise BudgetError(_too_little_memory(p))
-    partition = _with_everybody(as_partition(p, plan), capabilities)
-    alone_s = _alone(p)
+    partition = _with_all_devices(to_partition(p, plan), capabilities)
+    alone_s = _single_device_s(p)
     considered = [RunOption(f"{name} alone", s) for name, s in alone_s.items()]
     considered += [
-        RunOption(mode, s, as_partition(p, one) if np.isfinite(s) else None)
+        RunOption(mode, s, to_partition(p, one) if np.isfinite(s) else None)
         for mode, (one, s) in tried.items()
     ]
     return Decision(
@@ -103,11 +103,11 @@ def choose_partition(
     )
 
 
-def _single(p: PartitionProblem, least_gain: float) -> tuple[FlatPlans, float]:
+def _best_single_device(p: PartitionProblem, least_gain: float) -> tuple[FlatPlans, float]:
     """Return the fastest single device, or the primary if that device saves too little."""
-    plans = alone(p, "ws")
-    plan, plan_s = best(p, plans)
-    home, home_s = best(p, plans.take(p.primary))
+    plans = single_device_plans(p, "ws")
+    plan, plan_s = fastest(p, plans)
+    home, home_s = fastest(p, plans.take(p.primary))
     return (home, home_s) if home_s * (1 - least_gain) <= plan_s else (plan, plan_s)
 
 
@@ -116,7 +116,7 @@ def solve(p: PartitionProblem, mode: Mode) -> tuple[FlatPlans | GridPlans, float
     return solve_grid(p) if mode == "2d" else solve_flat(p, mode)
 
 
-def _with_everybody(partition: Partition, devices: Collection[str]) -> Partition:
+def _with_all_devices(partition: Partition, devices: Collection[str]) -> Partition:
     """Add devices that were not shortlisted, with empty shares."""
     shares = {share.device: share for share in partition.shares}
     order = devices if partition.grid is None else [*shares, *(d for d in devices if d not in shares)]
@@ -133,22 +133,22 @@ def _modes(p: PartitionProblem, rule: Rule, n_devices: int) -> tuple[tuple[Mode,
         return ("ws", *TILED), "All modes were tried, and the cost model judged."
     if not short:
         return ("ws",), f"Weight-stationary: every device has memory for all weights ({format_bytes(whole)})."
-    cannot = f"{_some(short)} cannot hold all weights ({format_bytes(whole)})"
-    mode: Mode = "1d" if n_devices < MANY else "2d"
-    many = "" if n_devices < MANY else f", and there are {MANY} devices or more"
+    cannot = f"{_join_names(short)} cannot hold all weights ({format_bytes(whole)})"
+    mode: Mode = "1d" if n_devices < MIN_GRID_DEVICES else "2d"
+    many = "" if n_devices < MIN_GRID_DEVICES else f", and there are {MIN_GRID_DEVICES} devices or more"
     said = f"{mode.upper()}-tiled: {cannot}{many}."
     if rule == "paper":
         return (mode,), said
     return ("ws", mode), f"The cost model judged between WS where memory allows it and the rule's {said}"
 
 
-def _alone(p: PartitionProblem) -> dict[str, float]:
-    times = seconds(p, alone(p, "ws"))
+def _single_device_s(p: PartitionProblem) -> dict[str, float]:
+    times = seconds(p, single_device_plans(p, "ws"))
     return {name: float(t) for name, t in zip(p.names, times, strict=True)}
 
 
 def _weights(p: PartitionProblem, plan: FlatPlans | GridPlans) -> dict[str, int]:
-    return {name: round(n) for name, n in zip(p.names, weights(p, plan)[0], strict=True)}
+    return {name: round(n) for name, n in zip(p.names, device_weight_bytes(p, plan)[0], strict=True)}
 
 
 def _reasons(partition: Partition, plan_s: float, alone_s: Mapping[str, float]) -> list[str]:
@@ -162,11 +162,11 @@ def _reasons(partition: Partition, plan_s: float, alone_s: Mapping[str, float]) 
         )
     left = [s.device for s in partition.shares if s.is_empty]
     if left:
-        said.append(f"{_some(left)} would not make it quicker and take no part.")
+        said.append(f"{_join_names(left)} would not make it quicker and take no part.")
     return said
 
 
-def _some(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return ", ".join(names[:3]) + more
 
@@ -174,14 +174,14 @@ def _some(names: Sequence[str]) -> str:
 def _too_little_memory(p: PartitionProblem) -> str:
     s = p.sizes
     whole = s.tiled_head.each * s.n_heads + s.tiled_column * s.n_columns
-    coded = f" in {_span(s.bits)}" if s.bits else ""
+    coded = f" in {_bits_text(s.bits)}" if s.bits else ""
     return (
         f"the layers' weights take {format_bytes(whole)}{coded}, and the {p.n} devices have "
         f"{format_bytes(p.memory.sum())} free in all, unevenly: free some, or add a device."
     )
 
 
-def _span(bits: tuple[int, ...]) -> str:
+def _bits_text(bits: tuple[int, ...]) -> str:
     """Return `1 bit`, `4 bits`, or `3 to 4 bits`."""
     few, many = min(bits), max(bits)
     return f"{few} to {many} bits" if few < many else f"{few} bit{'s' * (few > 1)}"

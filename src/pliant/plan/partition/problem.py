@@ -13,10 +13,10 @@ from pliant.arrays import Float
 from pliant.ir.capability import Capability, Links, MessageOverhead
 from pliant.ir.dilation import Dilation
 from pliant.models.encoder.encoder_spec import EncoderSpec
-from pliant.plan.partition.device_times import DeviceTimes, table
+from pliant.plan.partition.device_times import DeviceTimes, time_table
 from pliant.plan.partition.device_times import Table as Table
 from pliant.plan.partition.sizes import ITEMSIZE as ITEMSIZE
-from pliant.plan.partition.sizes import AffineCost, LayerSizes, reduces, sizes
+from pliant.plan.partition.sizes import AffineCost, LayerSizes, layer_sizes, reduce_kernels
 from pliant.plan.split.split_program import HEAD, INPUT
 from pliant.plan.split.stage_graphs import end_flops
 
@@ -53,7 +53,7 @@ class PartitionProblem:
         return len(self.names)
 
     @property
-    def hands_over(self) -> bool:
+    def has_message_cost(self) -> bool:
         """Whether messages cost any thread time."""
         return any(part.any() for part in (*self.send, *self.take))
 
@@ -61,7 +61,7 @@ class PartitionProblem:
         """Return the times by rows of the f-th sum of `n_terms` partial results."""
         s = self.sizes
         amount = AffineCost(0.0, s.reduces[f] + (n_terms - 1.0) * s.inner)
-        return table(self.times.devices, reduces(s.n_forwards)[f], amount, s.rows)
+        return time_table(self.times.devices, reduce_kernels(s.n_forwards)[f], amount, s.rows)
 
 
 def pose(
@@ -76,7 +76,7 @@ def pose(
 
     Raises InputError, ProfileError.
     """
-    s = sizes(spec, tokens, bits)
+    s = layer_sizes(spec, tokens, bits)
     names = tuple(capabilities)
     devices = tuple(capabilities.values())
     ways = [[links.link(src, dst) for dst in names] for src in names]
@@ -85,19 +85,19 @@ def pose(
         primary=names.index(primary),
         sizes=s,
         times=DeviceTimes(devices),
-        attend_s=table(devices, "attend", s.attend, s.n_heads),
-        mixed_s=table(devices, "attend_mix", s.mixed, s.n_heads),
-        rest_s=table(devices, "rest", s.rest, s.rows),
+        attend_s=time_table(devices, "attend", s.attend, s.n_heads),
+        mixed_s=time_table(devices, "attend_mix", s.mixed, s.n_heads),
+        rest_s=time_table(devices, "rest", s.rest, s.rows),
         forward_s=tuple(
-            table(devices, f"feed_forward.{f}", s.forward, s.n_columns) for f in range(s.n_forwards)
+            time_table(devices, f"feed_forward.{f}", s.forward, s.n_columns) for f in range(s.n_forwards)
         ),
         latency_s=np.array([[way.latency_s for way in row] for row in ways]),
         rate=np.array([[way.bandwidth_Bps for way in row] for row in ways]),
         egress=np.array([links.interfaces[n].egress_Bps for n in names]),
         ingress=np.array([links.interfaces[n].ingress_Bps for n in names]),
         memory=np.array([max(float(d.free_bytes - s.spare), 1.0) for d in devices]),
-        send=_handing([d.send for d in devices]),
-        take=_handing([d.take for d in devices]),
+        send=_overheads([d.send for d in devices]),
+        take=_overheads([d.take for d in devices]),
         ends_s=sum(capabilities[primary].seconds(end, end_flops(spec, tokens)) for end in (INPUT, HEAD)),
     )
 
@@ -123,7 +123,7 @@ def in_units_of(p: PartitionProblem, unit_s: float) -> PartitionProblem:
     )
 
 
-def _handing(
+def _overheads(
     each: Sequence[MessageOverhead],
 ) -> tuple[Float[np.ndarray, " devices"], Float[np.ndarray, " devices"]]:
     return np.array([one.message_s for one in each]), np.array([one.byte_s for one in each])

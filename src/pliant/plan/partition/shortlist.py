@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 from pliant.ir.capability import Capability, Links
 from pliant.models.encoder.encoder_spec import EncoderSpec
-from pliant.plan.partition.sizes import ITEMSIZE, LayerSizes, sizes
+from pliant.plan.partition.sizes import ITEMSIZE, LayerSizes, layer_sizes
 
-MOST = 24
+MAX_DEVICES = 24
 """A model has about 16 heads to share, and each further device with rows saves little."""
 
 
@@ -16,7 +16,7 @@ def shortlist(
     capabilities: Mapping[str, Capability],
     links: Links,
     primary: str,
-    most: int = MOST,
+    most: int = MAX_DEVICES,
     bits: tuple[int, ...] = (),
 ) -> dict[str, Capability]:
     """Return at most `most` devices, in order: the primary, the fastest alone, the best for heads and rows.
@@ -26,7 +26,7 @@ def shortlist(
     """
     if len(capabilities) <= most:
         return dict(capabilities)
-    s = sizes(spec, tokens, bits)
+    s = layer_sizes(spec, tokens, bits)
     ranks: list[dict[str, float]] = [{}, {}, {}]
     for name, device in capabilities.items():
         for rank, seconds in zip(ranks, _prices_s(s, device, links, name, primary), strict=True):

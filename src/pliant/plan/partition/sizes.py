@@ -30,10 +30,10 @@ class AffineCost:
 class LayerSizes:
     """A model at some number of rows: operations of one layer's stages, bytes of all layers' weights.
 
-    `attend` and `mixed` (attend_mix) are per head, `rest` per row, `forward` per column; `reduces` are per
-    row of one term, one for each sum; each further term adds `inner`. `ws_*` and `tiled_*` are weights, and
-    `tile_weight` is one number of a tile. If `bits` (one per layer) is set, matrices are in codes: these are
-    cut in whole groups, for which a device needs up to `spare` bytes more than its share.
+    `attend` and `mixed` (attend_mix) are per head, `rest` per row, `forward` per column; `reduce_kernels` are
+    per row of one term, one for each sum; each further term adds `inner`. `ws_*` and `tiled_*` are weights,
+    and `tile_weight` is one number of a tile. If `bits` (one per layer) is set, matrices are in codes: these
+    are cut in whole groups, for which a device needs up to `spare` bytes more than its share.
     """
 
     n_layers: int
@@ -60,7 +60,7 @@ class LayerSizes:
 
 
 @lru_cache(maxsize=64)
-def sizes(spec: EncoderSpec, tokens: int, bits: tuple[int, ...] = ()) -> LayerSizes:
+def layer_sizes(spec: EncoderSpec, tokens: int, bits: tuple[int, ...] = ()) -> LayerSizes:
     """Return the sizes of `spec` at `tokens` rows, in codes of these bits, if any.
 
     Raises InputError if the model does not support that many rows.
@@ -82,7 +82,7 @@ def sizes(spec: EncoderSpec, tokens: int, bits: tuple[int, ...] = ()) -> LayerSi
         rest=AffineCost(0.0, probe.flops("ws", "rest", rows=1)),
         forward=_line([probe.flops("1d", "feed_forward.0", columns=c) for c in (1, 2)], spec.ffn),
         reduces=tuple(
-            probe.flops("1d", kernel, rows=1) for kernel in reduces(len(spec.template.feed_forwards))
+            probe.flops("1d", kernel, rows=1) for kernel in reduce_kernels(len(spec.template.feed_forwards))
         ),
         ws_head=_line([probe.weights("ws", heads=h) for h in (1, 2)], spec.n_heads),
         ws_row=probe.weights("ws", rows=1),
@@ -119,7 +119,7 @@ def _coded(spec: EncoderSpec, probe: "_ShareProbe") -> dict[str, Any]:
     return found | {"bits": probe.bits, "tile_weight": tile_weight, "spare": spare}
 
 
-def reduces(n_forwards: int) -> tuple[str, ...]:
+def reduce_kernels(n_forwards: int) -> tuple[str, ...]:
     """Return the kernels of a 1D-tiled layer's sums: after attention, then after each feed forward."""
     return ("reduce", *(f"reduce.{f}" for f in range(n_forwards)))
 

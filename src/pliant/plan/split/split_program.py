@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pliant.ir.partition import Partition
 from pliant.ir.program import Compute, Exchange, Program, Segment, Step, Tensor, TensorPart
 from pliant.models.encoder.encoder_spec import EncoderSpec
-from pliant.plan.split.stages import TensorRegion, check, entering, stages
+from pliant.plan.split.stages import TensorRegion, check, input_part, stages
 
 ITEMSIZE = 4
 INPUT, HEAD = "input", "head"
@@ -57,7 +57,7 @@ def layer_segment(
     steps = _SegmentBuilder()
     _boundary(steps, spec, partition, layer, None)
     for device in partition.devices:
-        part = entering(spec, partition, device)
+        part = input_part(spec, partition, device)
         if device in lacking and device != partition.primary:
             _enter(steps, spec, partition, layer, device)
         elif part is not None:
@@ -103,12 +103,12 @@ def traffic(steps: Iterable[Step]) -> dict[tuple[str, str], int]:
     for step in steps:
         if isinstance(step.work, Exchange):
             assert isinstance(step.work.n_bytes, int), step.work
-            key = step.work.src, point_of(step.work.tensor)
+            key = step.work.src, exchange_point(step.work.tensor)
             sent[key] = sent.get(key, 0) + step.work.n_bytes
     return sent
 
 
-def point_of(tensor: str) -> str:
+def exchange_point(tensor: str) -> str:
     """Return a tensor's role, without its device and layer."""
     name = tensor.partition("@")[0]
     return "x" if name.startswith("x.") else name
@@ -125,7 +125,7 @@ def _boundary(
 def _enter(
     steps: "_SegmentBuilder", spec: EncoderSpec, partition: Partition, layer: int, device: str
 ) -> None:
-    part = entering(spec, partition, device)
+    part = input_part(spec, partition, device)
     if part is not None:
         steps.need(device, TensorRegion(f"x.{layer}", part))
 

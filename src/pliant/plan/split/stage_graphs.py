@@ -14,7 +14,7 @@ from pliant.models.encoder.part_builder import EncoderPart as GraphPart
 from pliant.models.encoder.part_builder import IndexRange, WeightBlock
 from pliant.plan.split.split_program import HEAD, INPUT
 from pliant.plan.split.stages import DeviceStage, TensorRegion, stages, tiles_of
-from pliant.store.coding.matrix import coded_bytes, pays
+from pliant.store.coding.matrix import coded_bytes, saves_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +211,6 @@ def _block_bytes(block: WeightBlock, bits: int | None, outlier_share: float) -> 
     if block.columns is None:
         return 4 * block.rows.n
     shape = block.columns.n, block.rows.n
-    if bits is None or not pays(*shape, bits):
+    if bits is None or not saves_bytes(*shape, bits):
         return 4 * prod(shape)
     return coded_bytes(*shape, bits, outlier_share)

@@ -79,7 +79,7 @@ def stages(spec: EncoderSpec, partition: Partition, layer: int) -> tuple[DeviceS
             assert_never(partition.mode)
 
 
-def entering(spec: EncoderSpec, partition: Partition, device: str) -> TensorPart | None:
+def input_part(spec: EncoderSpec, partition: Partition, device: str) -> TensorPart | None:
     """Return the part of a layer's input that `device` needs: all for heads or the primary, else its rows."""
     if partition.share(device).heads or device == partition.primary:
         return TensorPart(0, partition.tokens, 0, spec.hidden)

@@ -168,7 +168,7 @@ class AccuracyCurves:
         return float(np.interp(fidelity, fidelities, values))
 
 
-def curves(grid: AccuracyGrid, errors: Sequence[float]) -> AccuracyCurves:
+def accuracy_curves(grid: AccuracyGrid, errors: Sequence[float]) -> AccuracyCurves:
     """Convert `grid` to curves; `errors` is the relative weight error at 0..6 planes (full fidelity: 0)."""
     points: dict[tuple[int, int], list[tuple[float, float]]] = {}
     for (n, m, bits), value in grid.items():

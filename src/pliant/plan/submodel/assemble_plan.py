@@ -14,7 +14,7 @@ from pliant.plan.plan import BitGrid, Budget, Plan, PlanMemory
 from pliant.plan.submodel.io_plan import HeldPlanes, LayerLoad, count_reads, fidelity
 from pliant.plan.submodel.lower_plan import lower
 from pliant.plan.submodel.preload_set import held_bytes
-from pliant.plan.submodel.prices import disk_beside, layer_seconds
+from pliant.plan.submodel.prices import disk_during_compute, layer_seconds
 from pliant.plan.submodel.shape import StoreShape
 from pliant.plan.submodel.submodel import CutReason
 from pliant.store.coding.shard_order import block_bytes
@@ -127,7 +127,7 @@ def assemble(
         latency_p95_s=bound_s,
         compute_s=sum((s.seconds for s in spans if s.lane == "cpu"), 0.0),
         io_s=sum((s.seconds for s in spans if s.lane == "io"), 0.0),
-        wait_s=waiting(spans),
+        wait_s=idle_s(spans),
         memory=memory,
         fidelity=fidelity(draft.bits, draft.weights, errors),
         meets_target=bound_s <= budget.target_s * (1 - margin) + 1e-9,
@@ -206,7 +206,7 @@ def _block_bytes(shape: StoreShape, runs: Sequence[SliceRun]) -> int:
     )
 
 
-def waiting(spans: Sequence[Span]) -> float:
+def idle_s(spans: Sequence[Span]) -> float:
     """Return the seconds that lane cpu was idle between its first and last step (the bubbles)."""
     cpu = [s for s in spans if s.lane == "cpu"]
     return max(0.0, sum((b.start_s - a.end_s for a, b in pairwise(cpu)), 0.0))
@@ -236,7 +236,7 @@ def _read_by(
 ) -> list[float]:
     """Return when refinements of each layer must have ended so that all later base planes are in time."""
     base_s = [_seconds(shape, costs, load.base) for load in loads]
-    spare_s = (io_reserve - 1) * granule_s(shape, disk_beside(costs), width)
+    spare_s = (io_reserve - 1) * granule_s(shape, disk_during_compute(costs), width)
     by_s = [float("inf")] * len(base_s)
     for k in range(len(base_s) - 2, -1, -1):
         by_s[k] = min(by_s[k + 1], start_by_s[k + 1]) - io_reserve * base_s[k + 1]
@@ -287,4 +287,4 @@ def _load_seconds(shape: StoreShape, costs: Cost, load: LayerLoad) -> float:
 
 def _seconds(shape: StoreShape, costs: Cost, runs: Sequence[SliceRun]) -> float:
     n_bytes = sum(shape.part_bytes(run.part) * run.count for run in runs)
-    return disk_beside(costs).seconds(n_bytes, count_reads(shape, runs)) if runs else 0.0
+    return disk_during_compute(costs).seconds(n_bytes, count_reads(shape, runs)) if runs else 0.0

@@ -16,19 +16,19 @@ from pliant.ir.bitwidths import FULL_BITS
 from pliant.ir.cost import EMBED, HEAD, TOKENISE, Cost
 from pliant.models.spec import picked_layers
 from pliant.plan.plan import Budget, Plan
-from pliant.plan.submodel.accuracy import AccuracyCurves, AccuracyGrid, curves
+from pliant.plan.submodel.accuracy import AccuracyCurves, AccuracyGrid, accuracy_curves
 from pliant.plan.submodel.assemble_plan import PlanDraft, assemble, pipeline
-from pliant.plan.submodel.io_plan import Ledger, weights_of
-from pliant.plan.submodel.prices import disk_beside, layer_seconds
+from pliant.plan.submodel.io_plan import Ledger, importance_weights
+from pliant.plan.submodel.prices import disk_during_compute, layer_seconds
 from pliant.plan.submodel.search import OURS, PlanOptions
 from pliant.plan.submodel.shape import StoreShape
 from pliant.plan.submodel.submodel import (
     Submodel,
-    allowed,
-    cut_of,
+    allowed_submodels,
+    choose_most_accurate,
+    cut_reason,
     depths_advice,
-    most_accurate,
-    rank,
+    rank_submodels,
     submodels,
     untrained_reason,
 )
@@ -51,7 +51,9 @@ def load_and_execute(
     (STI, Table 4); then no target is infeasible. With a grid, it is the most accurate one that ends in time
     or, if none does, the fastest.
     """
-    job = _BaselineProblem(shape, costs, budget, importance, options, expected, _known(accuracy, options))
+    job = _BaselineProblem(
+        shape, costs, budget, importance, options, expected, _accuracy_curves(accuracy, options)
+    )
     totals = {c: job.end_s(c, FULL_BITS, is_pipelined=False) for c in job.submodels}
     if job.by_accuracy:
         fits = [c for c in totals if totals[c] <= job.usable_s + 1e-9]
@@ -79,7 +81,9 @@ def standard_pipeline(
 
     Raises BudgetError if no submodel ends within T, unless `options.best_effort`.
     """
-    job = _BaselineProblem(shape, costs, budget, importance, options, expected, _known(accuracy, options))
+    job = _BaselineProblem(
+        shape, costs, budget, importance, options, expected, _accuracy_curves(accuracy, options)
+    )
     fits = [c for c in job.submodels if job.end_s(c, bits) <= job.usable_s + 1e-9]
     chosen = job.in_time(fits, bits, lambda c: job.end_s(c, bits))
     why = f"the {job.rule} whose pipeline ends in time at {bits} bits everywhere"
@@ -101,7 +105,9 @@ def preload_model(
 
     Raises BudgetError if no submodel computes within T, unless `options.best_effort`.
     """
-    job = _BaselineProblem(shape, costs, budget, importance, options, expected, _known(accuracy, options))
+    job = _BaselineProblem(
+        shape, costs, budget, importance, options, expected, _accuracy_curves(accuracy, options)
+    )
     fits = [c for c in job.submodels if c.compute_s <= job.usable_s + 1e-9]
     chosen = job.in_time(fits, bits, lambda c: c.compute_s)
     why = f"the whole model is held at {bits} bits, so the {job.rule} that computes in time runs"
@@ -139,7 +145,7 @@ class _BaselineProblem:
     def submodels(self) -> tuple[Submodel, ...]:
         """The submodels that may run, by the same rule as in `search.plan`."""
         every = submodels(self.shape.n_layers, self.shape.widths, self.costs)
-        return allowed(every, self.shape, self.options.depths, self.known.places)
+        return allowed_submodels(every, self.shape, self.options.depths, self.known.places)
 
     @property
     def by_accuracy(self) -> bool:
@@ -155,11 +161,11 @@ class _BaselineProblem:
         return self.known.at(c.n, c.m, 1.0 if bits == FULL_BITS else 1.0 - self.options.errors[bits])
 
     def ledger(self, c: Submodel, bits: int, held: np.ndarray) -> Ledger:
-        disk = disk_beside(self.costs)
+        disk = disk_during_compute(self.costs)
         ledger = Ledger(
             self.shape, c.m, disk, [0.0] * c.n, held, is_anytime=False, full_chunk=self.shape.n_slices
         )
-        ledger.force(ledger.below(bits), bits)
+        ledger.force(ledger.shards_below(bits), bits)
         return ledger
 
     def end_s(self, c: Submodel, bits: int, *, is_pipelined: bool = True) -> float:
@@ -170,12 +176,14 @@ class _BaselineProblem:
 
     def best(self, fits: Sequence[Submodel], bits: int) -> Submodel:
         """The one of `fits` that the rule selects; at full fidelity the whole model, if it is in time."""
-        order = rank(fits, self.options.similar)
+        order = rank_submodels(fits, self.options.similar)
         largest = order[0]
         is_whole = (largest.n, largest.m) == (self.shape.n_layers, self.shape.n_slices)
         if not self.by_accuracy or (is_whole and bits == FULL_BITS):
             return largest
-        found = most_accurate(order, self.known, lambda c, _: _UniformSubmodel(c, self.accuracy(c, bits)))
+        found = choose_most_accurate(
+            order, self.known, lambda c, _: _UniformSubmodel(c, self.accuracy(c, bits))
+        )
         return largest if found is None else found.submodel
 
     def in_time(self, fits: Sequence[Submodel], bits: int, seconds: Callable[[Submodel], float]) -> Submodel:
@@ -201,7 +209,7 @@ class _BaselineProblem:
         ledger = self.ledger(c, bits, held)
         layer_s = layer_seconds(self.costs, c.m, with_io=True)
         aib_start_s = tuple(k * layer_s for k in range(c.n))
-        cut = cut_of(self.shape, c.n, c.m, self.known.places)
+        cut = cut_reason(self.shape, c.n, c.m, self.known.places)
         draft = PlanDraft(
             name=name,
             layers=layers,
@@ -209,7 +217,7 @@ class _BaselineProblem:
             bits=tuple(tuple(row) for row in ledger.bits),
             held=held,
             loads=tuple(ledger.load(k, layer) for k, layer in enumerate(layers)),
-            weights=weights_of(self.importance[list(layers), : c.m].astype(np.float64)),
+            weights=importance_weights(self.importance[list(layers), : c.m].astype(np.float64)),
             slack_s=0.0,
             aib_start_s=aib_start_s,
             aib_s=tuple((np.asarray(aib_start_s) - np.cumsum(ledger.load_s)).tolist()),
@@ -231,8 +239,8 @@ class _BaselineProblem:
         return replace(made, expected_accuracy=self.accuracy(c, bits))
 
 
-def _known(accuracy: AccuracyGrid | None, options: PlanOptions) -> AccuracyCurves:
-    return curves(accuracy or {}, options.errors)
+def _accuracy_curves(accuracy: AccuracyGrid | None, options: PlanOptions) -> AccuracyCurves:
+    return accuracy_curves(accuracy or {}, options.errors)
 
 
 def _bits_name(bits: int) -> str:

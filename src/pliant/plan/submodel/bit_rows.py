@@ -33,7 +33,7 @@ def fill_rows(ledger: Ledger, weights: Float[np.ndarray, "n m"], errors: Sequenc
     Fidelity never decreases with larger AIBs, nor with more planes held if these make no row more expensive.
     """
     uniform = ledger.copy()
-    if fill_uniform(uniform, uniform.below(FULL_BITS)) == FULL_BITS:
+    if fill_uniform(uniform, uniform.shards_below(FULL_BITS)) == FULL_BITS:
         return uniform
     table = np.zeros(FULL_BITS + 1)
     table[: PLANES + 1] = errors

@@ -171,11 +171,11 @@ class Ledger:
             self._debit(k, extra_s, need, slices[k], bits)
         return True
 
-    def below(self, bits: int) -> list[int]:
+    def shards_below(self, bits: int) -> list[int]:
         """Return, per layer, the mask of the shards with fewer than `bits` bits."""
         return [sum(1 << s for s, b in enumerate(row) if b < bits) for row in self.bits]
 
-    def unheld(self) -> list[int]:
+    def unheld_shards(self) -> list[int]:
         """Return, per layer, the mask of the shards that the preload buffer alone cannot run."""
         return [sum(1 << s for s, h in enumerate(row) if h < LOWEST_BITS) for row in self.held.tolist()]
 
@@ -257,7 +257,7 @@ def count_reads(shape: StoreShape, runs: Sequence[SliceRun]) -> int:
 
 def fill_floor(ledger: Ledger) -> bool:
     """Give every shard the lowest bits that execution needs (STI 5.4.3); False if AIBs become negative."""
-    ledger.force(ledger.below(LOWEST_BITS), LOWEST_BITS)
+    ledger.force(ledger.shards_below(LOWEST_BITS), LOWEST_BITS)
     return ledger.is_valid
 
 
@@ -289,7 +289,7 @@ def fidelity(
     return float(1 - (weights * table[np.asarray(bits)]).sum() / weights.sum())
 
 
-def weights_of(importance: Float[np.ndarray, "n m"]) -> Float[np.ndarray, "n m"]:
+def importance_weights(importance: Float[np.ndarray, "n m"]) -> Float[np.ndarray, "n m"]:
     """Return importance as weights of mean 1; the lowest weight is a tenth of the highest."""
     low, high = importance.min(), importance.max()
     if high <= low:

@@ -8,8 +8,8 @@ import numpy as np
 from pliant.arrays import Float
 from pliant.ir.partition import Partition
 from pliant.models.spec import picked_layers
-from pliant.plan.submodel.accuracy import AccuracyCurves, curves, expected_grid
-from pliant.plan.submodel.io_plan import fidelity, weights_of
+from pliant.plan.submodel.accuracy import AccuracyCurves, accuracy_curves, expected_grid
+from pliant.plan.submodel.io_plan import fidelity, importance_weights
 from pliant.plan.submodel.plan_options import OURS
 from pliant.store.manifest import AccuracyTable
 
@@ -43,9 +43,9 @@ class MixedBitsAccuracy:
         return self.known.at(n, m, fidelity([[k] * m for k in bits], weights, OURS.errors))
 
 
-def whole_accuracy(
+def mixed_bits_accuracy(
     table: AccuracyTable, importance: Sequence[Sequence[float]], full_bits: int
 ) -> MixedBitsAccuracy:
     """Accuracy in `table` for all layers and slices; `importance`: a row per layer, a number per slice."""
-    weights = weights_of(np.asarray(importance, np.float64))
-    return MixedBitsAccuracy(curves(expected_grid(table), OURS.errors), weights, full_bits)
+    weights = importance_weights(np.asarray(importance, np.float64))
+    return MixedBitsAccuracy(accuracy_curves(expected_grid(table), OURS.errors), weights, full_bits)

@@ -10,6 +10,6 @@ def layer_seconds(costs: Cost, width: int, *, with_io: bool) -> float:
     return costs.seconds(Compute("layer", 0, width), ("io",) if with_io else ())
 
 
-def disk_beside(costs: Cost) -> Link:
+def disk_during_compute(costs: Cost) -> Link:
     """Return the disk's link during compute."""
     return costs.link("io", ("cpu",))

@@ -9,11 +9,11 @@ _STEP = 1.15
 _MOST_RESERVE = 3.0
 
 
-AHEAD = tuple(Dilation(f, f) for f in (round(_STEP**i, 6) for i in (2, 4, 6, 9, 12)))
+ANTICIPATED_DILATIONS = tuple(Dilation(f, f) for f in (round(_STEP**i, 6) for i in (2, 4, 6, 9, 12)))
 """Dilations to plan for before they are observed: other jobs on the cores."""
 
 
-def coarse(factor: float, before: float) -> float:
+def round_dilation(factor: float, before: float) -> float:
     """Return `factor` rounded up to a power of 1.15; `before` while it is at most 1.5 steps above `factor`.
 
     A plan thus covers at least the observed dilation, and is not replaced after each answer.

@@ -10,7 +10,7 @@ from pliant.errors import BudgetError
 from pliant.ir.bitwidths import FULL_BITS, LOWEST_BITS
 from pliant.ir.cost import EMBED, Cost
 from pliant.plan.plan import Budget, Plan
-from pliant.plan.submodel.accuracy import AccuracyCurves, AccuracyGrid, curves
+from pliant.plan.submodel.accuracy import AccuracyCurves, AccuracyGrid, accuracy_curves
 from pliant.plan.submodel.assemble_plan import PlanDraft, assemble
 from pliant.plan.submodel.io_plan import TOLERANCE_S, HeldPlanes, Ledger, fidelity
 from pliant.plan.submodel.plan_options import OURS as OURS
@@ -22,13 +22,13 @@ from pliant.plan.submodel.shape import StoreShape
 from pliant.plan.submodel.submodel import (
     CutReason,
     Submodel,
-    allowed,
-    cut_of,
+    allowed_submodels,
+    choose_most_accurate,
+    cut_reason,
     depths_advice,
-    fitting,
-    most_accurate,
-    or_less,
-    rank,
+    fitting_submodels,
+    rank_key,
+    rank_submodels,
     submodels,
     untrained_reason,
 )
@@ -77,9 +77,9 @@ def plan(
         n_bytes = shape.n_slices * shape.plane_bytes
         options = replace(options, io_reserve=io_reserve(costs, expected, n_bytes))
     problem = SubmodelProblem(shape, costs, budget, importance, options, held)
-    known = curves(accuracy or {}, options.errors)
+    known = accuracy_curves(accuracy or {}, options.errors)
     every = submodels(shape.n_layers, shape.widths, costs)
-    every = allowed(every, shape, options.depths, known.places)
+    every = allowed_submodels(every, shape, options.depths, known.places)
     order = _order(problem, every)
     if accuracy and options.choose == "accuracy":
         chosen = _most_accurate(problem, order, known)
@@ -92,7 +92,7 @@ def plan(
     reasons = tuple(_reasons(problem, chosen, order, known))
     c = chosen.attempt.submodel
     made = assemble(
-        _draft(problem, chosen, reasons, cut_of(shape, c.n, c.m, known.places)),
+        _draft(problem, chosen, reasons, cut_reason(shape, c.n, c.m, known.places)),
         shape,
         costs,
         budget,
@@ -116,8 +116,8 @@ def _order(problem: SubmodelProblem, every: Sequence[Submodel]) -> tuple[Submode
     """
     options = problem.options
     if options.allocate == "paper":
-        return rank(fitting(every, problem.usable_s), options.similar)
-    return fitting(rank(every, options.similar), problem.usable_s)
+        return rank_submodels(fitting_submodels(every, problem.usable_s), options.similar)
+    return fitting_submodels(rank_submodels(every, options.similar), problem.usable_s)
 
 
 def _draft(
@@ -163,11 +163,11 @@ def _most_accurate(
 
     def choose(c: Submodel, to_beat: float) -> _AllocatedSubmodel | None:
         a = problem.attempt(c)
-        if a is None or or_less(known.at(c.n, c.m, problem.fidelity_bound(a))) <= to_beat:
+        if a is None or rank_key(known.at(c.n, c.m, problem.fidelity_bound(a))) <= to_beat:
             return None
         return _allocated(problem, a, known)
 
-    return most_accurate(order, known, choose)
+    return choose_most_accurate(order, known, choose)
 
 
 def _whole(
@@ -175,8 +175,8 @@ def _whole(
 ) -> _AllocatedSubmodel | None:
     """Return the whole model if all its shards can run at full fidelity and no other is more accurate."""
     everything = (problem.shape.n_layers, problem.shape.n_slices)
-    best = max((or_less(known.at(c.n, c.m, 1.0)) for c in order), default=-1.0)
-    if or_less(known.at(*everything, 1.0)) < best:
+    best = max((rank_key(known.at(c.n, c.m, 1.0)) for c in order), default=-1.0)
+    if rank_key(known.at(*everything, 1.0)) < best:
         return None
     found = next((c for c in order if (c.n, c.m) == everything), None)
     a = None if found is None else problem.attempt(found)
@@ -191,14 +191,14 @@ def _reasons(
     problem: SubmodelProblem, chosen: _AllocatedSubmodel, order: Sequence[Submodel], known: AccuracyCurves
 ) -> Iterator[str]:
     a, ledger, held = chosen.attempt, chosen.ledger, chosen.held
-    c, asked_s = a.submodel, problem.budget.asked_s
+    c, asked_s = a.submodel, problem.budget.requested_s
     computes = f"{c.n}x{c.m} computes in {c.compute_s * 1e3:.1f} ms"
     if asked_s is None:
         yield f"no target was given: {computes}"
     else:
         usable = f"{problem.usable_s * 1e3:.1f} ms of {asked_s * 1e3:.1f} ms are left for layers"
         yield f"{usable}: {computes}"
-    if cut_of(problem.shape, c.n, c.m, known.places) == "untrained":
+    if cut_reason(problem.shape, c.n, c.m, known.places) == "untrained":
         yield untrained_reason(problem.shape, c)
     if chosen.accuracy is not None:
         yield from _why_accurate(problem, chosen, order, known)
@@ -226,7 +226,7 @@ def _why_accurate(
 ) -> Iterator[str]:
     """Yield the expected accuracy of the chosen submodel, and the maximum of the largest one in time."""
     c = chosen.attempt.submodel
-    expected = f"{c.n}x{c.m} at these bits is expected to be {100 * or_less(chosen.accuracy):.1f} % accurate"
+    expected = f"{c.n}x{c.m} at these bits is expected to be {100 * rank_key(chosen.accuracy):.1f} % accurate"
     if problem.options.choose == "size" or not order:
         yield expected
         return

@@ -46,16 +46,16 @@ def submodels(n_layers: int, widths: Iterable[int], costs: Cost) -> tuple[Submod
     return tuple(Submodel(n, m, n * s) for m, s in layer_s.items() for n in range(1, n_layers + 1))
 
 
-def allowed(
+def allowed_submodels(
     candidates: Sequence[Submodel], shape: StoreShape, depths: Depths, measured: Collection[SubmodelSize]
 ) -> tuple[Submodel, ...]:
     """Return the submodels that may run: by default those that were trained for or measured."""
     if depths == "any":
         return tuple(candidates)
-    return tuple(c for c in candidates if cut_of(shape, c.n, c.m, measured) != "untrained")
+    return tuple(c for c in candidates if cut_reason(shape, c.n, c.m, measured) != "untrained")
 
 
-def cut_of(shape: StoreShape, n: int, m: int, measured: Collection[SubmodelSize]) -> CutReason:
+def cut_reason(shape: StoreShape, n: int, m: int, measured: Collection[SubmodelSize]) -> CutReason:
     """Return why n x m may leave out parts of the model, if it does."""
     if (n, m) == (shape.n_layers, shape.n_slices):
         return "none"
@@ -83,12 +83,12 @@ def depths_advice(shape: StoreShape, least: Submodel) -> str:
     )
 
 
-def fitting(candidates: Sequence[Submodel], usable_s: float) -> tuple[Submodel, ...]:
+def fitting_submodels(candidates: Sequence[Submodel], usable_s: float) -> tuple[Submodel, ...]:
     """Return the submodels whose compute alone fits into `usable_s`."""
     return tuple(c for c in candidates if c.compute_s <= usable_s * (1 + 1e-12))
 
 
-def rank(candidates: Sequence[Submodel], similar: float = 0.1) -> tuple[Submodel, ...]:
+def rank_submodels(candidates: Sequence[Submodel], similar: float = 0.1) -> tuple[Submodel, ...]:
     """Return the order of trial: most shards first; among similar numbers, the deeper (STI 5.3).
 
     Numbers within the fraction `similar` of the largest remaining are similar; equal depth prefers width.
@@ -102,7 +102,7 @@ def rank(candidates: Sequence[Submodel], similar: float = 0.1) -> tuple[Submodel
     return tuple(order)
 
 
-def most_accurate(
+def choose_most_accurate(
     order: Sequence[Submodel], known: AccuracyCurves, choose: Callable[[Submodel, float], RatedT | None]
 ) -> RatedT | None:
     """Return the choice with the highest expected accuracy that `choose` makes for submodels in `order`.
@@ -113,15 +113,15 @@ def most_accurate(
     """
     best: RatedT | None = None
     least = -2.0
-    for c in sorted(order, key=lambda c: or_less(known.at(c.n, c.m, 1.0)), reverse=True):
-        if or_less(known.at(c.n, c.m, 1.0)) <= least:
+    for c in sorted(order, key=lambda c: rank_key(known.at(c.n, c.m, 1.0)), reverse=True):
+        if rank_key(known.at(c.n, c.m, 1.0)) <= least:
             break
         choice = choose(c, least)
-        if choice is not None and or_less(choice.accuracy) > least:
-            best, least = choice, or_less(choice.accuracy)
+        if choice is not None and rank_key(choice.accuracy) > least:
+            best, least = choice, rank_key(choice.accuracy)
     return best
 
 
-def or_less(accuracy: float | None) -> float:
+def rank_key(accuracy: float | None) -> float:
     """Return a number that ranks unmeasured submodels below measured ones."""
     return -1.0 if accuracy is None else accuracy

@@ -21,11 +21,11 @@ from pliant.plan.submodel.io_plan import (
     fill_by_importance,
     fill_floor,
     fill_uniform,
-    weights_of,
+    importance_weights,
 )
 from pliant.plan.submodel.plan_options import PlanOptions
 from pliant.plan.submodel.preload_set import hold_in_order, preload
-from pliant.plan.submodel.prices import disk_beside, layer_seconds
+from pliant.plan.submodel.prices import disk_during_compute, layer_seconds
 from pliant.plan.submodel.shape import StoreShape
 from pliant.plan.submodel.submodel import Submodel
 
@@ -110,7 +110,7 @@ class SubmodelProblem:
         for a in fitting:
             trial = a.ledger.copy()
             if self.may_read(c):
-                fill_uniform(trial, trial.below(FULL_BITS))
+                fill_uniform(trial, trial.shards_below(FULL_BITS))
             value = fidelity(trial.bits, a.weights, self.options.errors)
             if best is None or value > best.uniform_fidelity + 1e-12:
                 best = replace(a, uniform_fidelity=value)
@@ -136,7 +136,7 @@ class SubmodelProblem:
     def attempts(self, c: Submodel) -> Iterator[Attempt]:
         """Yield `c` with each preload set that its rule allows."""
         layers = picked_layers(self.shape.n_layers, c.n)
-        weights = weights_of(self.importance[list(layers), : c.m].astype(np.float64))
+        weights = importance_weights(self.importance[list(layers), : c.m].astype(np.float64))
         for held, rule in self._preload_sets(c, layers):
             yield self._floor(c, layers, weights, held, rule)
 
@@ -207,7 +207,7 @@ class SubmodelProblem:
 
     def _first_sets(self, c: Submodel) -> Iterator[HeldPlanes]:
         """Yield sets with the lowest planes of all layers first; also with a head start for layer 0."""
-        disk = disk_beside(self.costs)
+        disk = disk_during_compute(self.costs)
         seek = disk.latency_s / disk.seconds(self.shape.plane_bytes, 0)
         row_s = disk.seconds(c.m * self.shape.plane_bytes)
         together, ahead = (
@@ -222,7 +222,7 @@ class SubmodelProblem:
         """Return the AIBs of `c` without slack and without debits."""
         layer_s = layer_seconds(self.costs, c.m, with_io=True)
         lead_s = self.costs.seconds(EMBED) if self.options.uses_lead else 0.0
-        disk = disk_beside(self.costs)
+        disk = disk_during_compute(self.costs)
         # An obsolete read delays the next one: keep each under a quarter layer.
         quarter_s = 0.0 if self.is_reserved else layer_s / 4
         chunk = max(1, int(quarter_s / disk.seconds(self.shape.full_bytes, 0)))
@@ -255,14 +255,14 @@ class SubmodelProblem:
     def _grant(self, ledger: Ledger, slack_s: float) -> None:
         ledger.grant(slack_s)
         if self.is_reserved:
-            disk = disk_beside(self.costs)
+            disk = disk_during_compute(self.costs)
             ledger.reserve(self.options.reserve, granule_s(self.shape, disk, ledger.m))
 
     def _spend(self, ledger: Ledger, weights: Float[np.ndarray, "n m"]) -> Ledger:
         errors = self.options.errors
         uniform = ledger.copy()
         if self.options.allocate == "paper":
-            fill_uniform(uniform, ledger.unheld())
+            fill_uniform(uniform, ledger.unheld_shards())
             fill_by_importance(uniform, weights)
             return uniform
         if self.options.allocate == "exact":

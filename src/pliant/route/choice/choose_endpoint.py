@@ -20,7 +20,7 @@ from math import inf
 from typing import Literal, NamedTuple
 
 from pliant.errors import BudgetError, DeadlineError, RouteError
-from pliant.ir.endpoint import ALIKE, RESOLUTION, ServiceLevel
+from pliant.ir.endpoint import ACCURACY_TOLERANCE, RESOLUTION, ServiceLevel
 from pliant.ir.times.timing import chance, is_hopeless, margin
 from pliant.route.choice.crowding import Crowding
 from pliant.route.choice.objective import TIME, Objective
@@ -223,7 +223,7 @@ def _best(n: int, candidates: Sequence[Candidate], objective: Objective, terms: 
 
 def _resolution(terms: Terms) -> float:
     """Return the difference up to which two accuracies count as equal."""
-    return ALIKE if terms.deadline_s is None else RESOLUTION + ALIKE
+    return ACCURACY_TOLERANCE if terms.deadline_s is None else RESOLUTION + ACCURACY_TOLERANCE
 
 
 def _allowed(
@@ -294,7 +294,7 @@ def _fewest_late(
         return None
     most_late = min(late for late, *_ in found) + _ALIKE_LOST
     kept = [one for one in found if one[0] <= most_late]
-    least = max(quality for _, quality, *_ in kept) - RESOLUTION - ALIKE
+    least = max(quality for _, quality, *_ in kept) - RESOLUTION - ACCURACY_TOLERANCE
     _, _, _, c, level = min((one for one in kept if one[1] >= least), key=lambda one: one[2])
     option = _option(n, c, level, objective, deadline_s)
     if c.crowding is None or level.bound is None:

@@ -8,7 +8,7 @@ from pliant.compiler.executable.image import Image
 from pliant.compiler.executable.kernel_addresses import load_kernels
 from pliant.errors import GraphError
 from pliant.ir.graph import Graph
-from pliant.ir.symbolic import plain
+from pliant.ir.symbolic import plain_value
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.models.onnx.bind.onnx_symbolic import SymbolicGraph
@@ -66,7 +66,7 @@ def packed_bytes(image: Image) -> int:
 
 def check_memory(sized: Image | ProgramNumbers, packed_bytes: int, source: str) -> None:
     """Raise GraphError for a program that needs more than the machine's memory."""
-    wanted = sized.arena_bytes + packed_bytes + sum(plain(t.n_bytes) for t in sized.outputs.values())
+    wanted = sized.arena_bytes + packed_bytes + sum(plain_value(t.n_bytes) for t in sized.outputs.values())
     there = machine_bytes()
     if wanted > there:
         raise GraphError(

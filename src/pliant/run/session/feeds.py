@@ -80,12 +80,12 @@ def convert_feed(port: Port, value: Any) -> np.ndarray:
 def _convert_nested(port: Port, value: Any) -> Any:
     """A feed of a sequence or of an optional value, the arrays in it converted."""
     if port.is_optional:
-        return next((_convert_array(element, x) for element, x in port.held(value)), None)
+        return next((_convert_array(element, x) for element, x in port.elements(value)), None)
     if not isinstance(value, list | tuple):
         raise InputError(
             f"input {port.name!r} must be {port}, but is a {type(value).__name__}: feed a list of arrays."
         )
-    return [_convert_array(element, x) for element, x in port.held(value)]
+    return [_convert_array(element, x) for element, x in port.elements(value)]
 
 
 def _convert_array(port: Port, value: Any) -> Any:

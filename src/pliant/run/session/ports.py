@@ -27,7 +27,7 @@ def shapes_of(ports: Sequence[Port], feeds: Mapping[str, Any]) -> Shapes:
         if port.element is None:
             shapes[port.name] = _shape(port, feeds[port.name], sizes)
     if len(shapes) < len(ports):
-        _check_held(port.held(feeds[port.name]) for port in ports if port.element is not None)
+        _check_held(port.elements(feeds[port.name]) for port in ports if port.element is not None)
     return shapes
 
 
@@ -120,7 +120,7 @@ def _check_held(inputs: Iterable[Iterable[tuple[Port, Any]]]) -> None:
         if port.element is None:
             _shape(port, value, {})
         else:
-            _check_held([port.held(value)])
+            _check_held([port.elements(value)])
 
 
 def _given(array: np.ndarray) -> TensorType:

@@ -12,7 +12,7 @@ import numpy as np
 from pliant.errors import BudgetError, InputError
 from pliant.ir.curve import Curve
 from pliant.ir.dilation import Dilation
-from pliant.ir.endpoint import ALIKE, Estimate, Request, ServiceLevel
+from pliant.ir.endpoint import ACCURACY_TOLERANCE, Estimate, Request, ServiceLevel
 from pliant.ir.port import Port
 from pliant.ir.reply import Reply
 from pliant.ir.times.bounded_level import BoundedLevel
@@ -212,7 +212,7 @@ class Session(ABC, Generic[D]):
                 f"the accuracy of {self.name} was never measured, so no floor of {accuracy_floor:g} is "
                 "promised: leave it out."
             )
-        if self.best is not None and accuracy_floor > self.best + ALIKE:
+        if self.best is not None and accuracy_floor > self.best + ACCURACY_TOLERANCE:
             raise BudgetError(
                 f"{self.name} has an accuracy of {self.best:.4f} at most, not {accuracy_floor:g}: lower the "
                 "floor."

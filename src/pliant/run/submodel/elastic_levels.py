@@ -7,7 +7,7 @@ import numpy as np
 
 from pliant.ir.times.level_selector import Level
 from pliant.ir.times.timing import Percentile, Timing
-from pliant.plan.plan import WHOLE_S
+from pliant.plan.plan import NO_TARGET_S
 from pliant.run.submodel.plans.submodel_planner import LEAST_S
 from pliant.run.submodel.submodel_runner import SubmodelRunner
 
@@ -32,10 +32,10 @@ def plan_levels(runner: SubmodelRunner) -> list[Level]:
 def _planned(runner: SubmodelRunner) -> list[Level]:
     found: list[Level] = []
     for before, last in pairwise((-1, *runner.device.lengths)):
-        least_s, most_s = (_time(runner, last, t).p95_s for t in (LEAST_S, WHOLE_S))
+        least_s, most_s = (_time(runner, last, t).p95_s for t in (LEAST_S, NO_TARGET_S))
         spare = 1.0 + 1e-6 - runner.options.margin
         targets = np.geomspace(least_s / spare, max(most_s, least_s) / spare, _N_TARGETS)
-        found += [_level(runner, before + 1, last, t) for t in (LEAST_S, *targets.tolist(), WHOLE_S)]
+        found += [_level(runner, before + 1, last, t) for t in (LEAST_S, *targets.tolist(), NO_TARGET_S)]
     return found
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from pliant.ir.reply import Reply
-from pliant.plan.plan import asked_target
+from pliant.plan.plan import requested_target
 from pliant.run.process_memory import peak_rss_bytes
 from pliant.run.submodel.elastic_details import ElasticDetails
 from pliant.run.submodel.submodel_runner import SubmodelRunner, TextAnswer
@@ -43,7 +43,7 @@ def make_replies(
             details=details,
             length=one.n_tokens,
             waited_s=time.waited_s,
-            target_s=asked_target(time.target_s),
+            target_s=requested_target(time.target_s),
             accuracy=accuracy,
             cut=one.bound.plan.cut,
             **outputs_of(one.numbers),

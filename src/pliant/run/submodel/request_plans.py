@@ -76,8 +76,10 @@ class RequestPlans:
         self._runner.count_kept()
         n_rows = answered[0].n_rows
         # The time spent waiting for other threads is not attributed to the device.
-        trade.took(pick.level, n_rows, end_s - turn_s + sum(one.ready_s - one.start_s for one in inputs))
-        expected_s, whole_s = (one.at(n_rows).median_s for one in (pick.level, trade.fullest(n_rows).level))
+        trade.observe(pick.level, n_rows, end_s - turn_s + sum(one.ready_s - one.start_s for one in inputs))
+        expected_s, whole_s = (
+            one.at(n_rows).median_s for one in (pick.level, trade.most_accurate(n_rows).level)
+        )
         return [
             replace(
                 reply,

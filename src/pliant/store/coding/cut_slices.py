@@ -53,7 +53,7 @@ def join(
     return layer
 
 
-def where(
+def locate_weights(
     spec: ModelSpec, places: Int[np.ndarray, " places"]
 ) -> dict[str, tuple[Int[np.ndarray, " some"], Int[np.ndarray, " some"], Int[np.ndarray, " some"]]]:
     """For each matrix of a layer: which of `places` lie in it, and their rows and columns [out, in].

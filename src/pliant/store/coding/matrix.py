@@ -61,10 +61,10 @@ def code_matrix(matrix: Float32[np.ndarray, "K N"], bits: int) -> CodedMatrix:
     # As in the store, the decoded value in an outlier's place must be known without reading the planes.
     codes[is_outlier] = 0
     row, column = np.nonzero(is_outlier)
-    return coded_matrix(codes, fitted.code.codebooks[bits], (row, column, matrix[row, column]))
+    return pack_matrix(codes, fitted.code.codebooks[bits], (row, column, matrix[row, column]))
 
 
-def coded_matrix(
+def pack_matrix(
     codes: UInt8[np.ndarray, "K N"],
     codebook: Float32[np.ndarray, " levels"],
     outliers: tuple[np.ndarray, np.ndarray, np.ndarray],
@@ -123,7 +123,7 @@ def blank_matrix(depth: int, columns: int, bits: int) -> CodedMatrix:
     )
 
 
-def pays(depth: int, columns: int, bits: int) -> bool:
+def saves_bytes(depth: int, columns: int, bits: int) -> bool:
     """Whether a matrix of this shape is smaller in codes than in float32."""
     return coded_bytes(depth, columns, bits, 0.0) < 4 * depth * columns
 

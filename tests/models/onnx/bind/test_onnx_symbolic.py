@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pliant.errors import ShapeError
-from pliant.ir.symbolic import plain
+from pliant.ir.symbolic import plain_value
 from pliant.models.onnx.bind.onnx_bind import bind_first
 from pliant.models.onnx.bind.onnx_blocks import BoundPart
 from pliant.models.onnx.bind.onnx_constants import constants_at
@@ -38,7 +38,7 @@ def test_types_follow_from_the_open_size() -> None:
     found = _found(ROWS, {"x": (5, 4)})
     assert found is not None
     assert found.family.sizes({"x": (7, 4)}) == (7,)
-    assert tuple(map(plain, found.at((7,)).graph.types["y"].shape)) == (28,)
+    assert tuple(map(plain_value, found.at((7,)).graph.types["y"].shape)) == (28,)
 
 
 def test_sizes_that_broadcast_are_never_open() -> None:

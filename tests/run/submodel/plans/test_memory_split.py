@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pliant.errors import BudgetError, InputError
-from pliant.ir.cost import costs_of
+from pliant.ir.cost import cost_table
 from pliant.plan.plan import Plan
 from pliant.run.submodel.plans.memory_split import MemoryOverhead, split_memory
 from pliant.run.submodel.plans.submodel_planner import SessionOptions, SubmodelPlanner
@@ -53,7 +53,7 @@ def test_more_memory_is_never_worse(
     for factor in (1.0, *growth):
         share *= factor
         plans.append(bounded(planner, options_of(planner, whole_s, time, share)))
-    costs = costs_of(planner.profile, OWN, "p95")
+    costs = cost_table(planner.profile, OWN, "p95")
     assert_never_worse(plans, planner.shape, costs, planner.accuracy and planner.accuracy.grid)
 
 

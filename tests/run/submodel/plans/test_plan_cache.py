@@ -7,7 +7,7 @@ from typing import cast
 import numpy as np
 import pytest
 
-from pliant.ir.cost import TOKENISE, Span, SpanState, costs_of, dilated, latency, simulate
+from pliant.ir.cost import TOKENISE, Span, SpanState, cost_table, dilate, latency, simulate
 from pliant.ir.device import DeviceProfile, LayerTime, Overhead
 from pliant.ir.dilation import Dilation
 from pliant.ir.link import Link
@@ -88,7 +88,7 @@ class Device:
         held, stalls = [], [*stalls_s] or [0.0] * len(compute)
         for slower, stall_s in zip(compute, stalls, strict=True):
             used = self.plans.get(8, self.target_s)
-            costs = dilated(costs_of(self.profile, 8, "median"), Dilation(slower, reads))
+            costs = dilate(cost_table(self.profile, 8, "median"), Dilation(slower, reads))
             spans = simulate(used.pipeline.program, costs, {"tokens": 8})
             seconds = costs.seconds(TOKENISE) + latency(spans) + stall_s
             self.plans.observe(used, spans, 8, 8, self.target_s, seconds)

@@ -9,7 +9,7 @@ from pliant.compiler.executable.call import Call, FieldValue, Kernel, Ref
 from pliant.compiler.rewrite.view import View
 from pliant.errors import GraphError
 from pliant.ir.graph import Node
-from pliant.ir.symbolic import at_least, at_most, plain
+from pliant.ir.symbolic import at_least, at_most, plain_value
 from pliant.kernels.emit.nest import OUTER
 from pliant.kernels.move import move
 
@@ -113,7 +113,7 @@ def nest_fields(outer: Sequence[CopyLoop], m: CopyLoop, n: CopyLoop, block: int)
 
 def grain_of(n_units: int, n_bytes: int) -> int:
     """The number of units that a thread takes at once, if all units together move `n_bytes`."""
-    if plain(n_bytes) < ONE_THREAD_BYTES:  # every grain is right
+    if plain_value(n_bytes) < ONE_THREAD_BYTES:  # every grain is right
         return at_least(n_units, 1)
     return at_least(n_units * UNIT_BYTES // n_bytes, 1)
 

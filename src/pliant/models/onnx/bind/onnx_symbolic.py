@@ -60,7 +60,7 @@ class SymbolicGraph:
         symbols = [trace.symbol(name, n) for name, n in zip(self.family.names, sizes, strict=True)]
 
         def moved(number: Any) -> Any:
-            return self.trace.replaced(number, symbols)
+            return self.trace.replace_symbols(number, symbols)
 
         graph = replace(
             self.graph,

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import final
 
-from pliant.ir.cost import TOKENISE, Cost, DeviceProfile, Span, SpanState, costs_of
+from pliant.ir.cost import TOKENISE, Cost, DeviceProfile, Span, SpanState, cost_table
 from pliant.ir.dilation import Dilation
 from pliant.ir.program import Compute, Load, Program, Step
 from pliant.ir.times.bounds import AdaptiveBound
 from pliant.ir.times.timing import Timing
-from pliant.plan.submodel.reserve import coarse
+from pliant.plan.submodel.reserve import round_dilation
 
 _SHORT = 0.1
 _KEPT = 0.96
@@ -75,8 +75,8 @@ class DeviceDrift:
         )
         _observe(self.compute, bound.compute_s, took.compute_s, limits)
         _observe(self.reads, bound.reads_s, took.reads_s, limits)
-        self._factor = coarse(self.bound.factor(limits.max_dilation), self._factor)
-        self._reads = coarse(self.reads.pace / self.compute.pace, self._reads)
+        self._factor = round_dilation(self.bound.factor(limits.max_dilation), self._factor)
+        self._reads = round_dilation(self.reads.pace / self.compute.pace, self._reads)
 
     def dilation(self, max_dilation: float) -> Dilation:
         """The dilation that plans must allow for, in coarse steps, at most `max_dilation`."""
@@ -90,7 +90,7 @@ class DeviceDrift:
     def _costs_of(self, n_tokens: int) -> Cost:
         n = min(n_tokens, self._profile.lengths[-1])
         if n not in self._costs:
-            self._costs[n] = costs_of(self._profile, n, "p95")
+            self._costs[n] = cost_table(self._profile, n, "p95")
         return self._costs[n]
 
 

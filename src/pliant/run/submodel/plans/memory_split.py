@@ -17,12 +17,12 @@ from heapq import heappop, heappush
 from pliant.compiler.executable.encoder_stages import arena_bytes, fixed_bytes, word_format
 from pliant.errors import BudgetError, InputError
 from pliant.ir.bitwidths import LOWEST_BITS, PLANES
-from pliant.ir.cost import costs_of
+from pliant.ir.cost import cost_table
 from pliant.models.encoder.encoder_graph import ComputeDtype
-from pliant.plan.plan import WHOLE_S, Plan
+from pliant.plan.plan import NO_TARGET_S, Plan
 from pliant.plan.submodel.assemble_plan import LEAST_WINDOW
 from pliant.plan.submodel.shape import StoreShape
-from pliant.plan.submodel.submodel import rank, submodels
+from pliant.plan.submodel.submodel import rank_submodels, submodels
 from pliant.quantities import format_seconds
 from pliant.run.submodel.plans.submodel_planner import SessionOptions, SubmodelPlanner
 from pliant.store.container import BLOCK
@@ -227,8 +227,8 @@ def _worth(planner: SubmodelPlanner, options: SessionOptions, plan: Plan) -> tup
         return (0.0, -plan.latency_p95_s)
     if plan.expected_accuracy is not None and how.choose == "accuracy":
         return (1.0, 1.0 + plan.expected_accuracy)
-    costs = costs_of(planner.profile, planner.bucket(options.length), "p95")
-    order = rank(submodels(shape.n_layers, shape.widths, costs), how.similar)  # STI 5.3
+    costs = cost_table(planner.profile, planner.bucket(options.length), "p95")
+    order = rank_submodels(submodels(shape.n_layers, shape.widths, costs), how.similar)  # STI 5.3
     place = next(i for i, c in enumerate(order) if (c.n, c.m) == (plan.n, plan.width))
     return (1.0, -float(place), plan.fidelity)
 
@@ -247,7 +247,7 @@ def _too_much_asked(options: SessionOptions, asked: int, overhead: MemoryOverhea
 def _too_little(options: SessionOptions, weight_bytes: int, overhead: MemoryOverhead) -> BudgetError:
     """The error that names the least sufficient memory and its parts."""
     total = weight_bytes + overhead.total_bytes
-    is_hurried = options.target_s < WHOLE_S
+    is_hurried = options.target_s < NO_TARGET_S
     within = f" within {format_seconds(options.target_s)}" if is_hurried else ""
     return BudgetError(
         f"{options.memory_bytes} bytes of memory are too little to answer {overhead.n_tokens} tokens"

@@ -11,7 +11,7 @@ from pliant.ir.cost import Span
 from pliant.ir.dilation import Dilation
 from pliant.ir.program import Program
 from pliant.plan.plan import Plan
-from pliant.plan.submodel.reserve import AHEAD
+from pliant.plan.submodel.reserve import ANTICIPATED_DILATIONS
 from pliant.run.submodel.pipeline import Pipeline
 from pliant.run.submodel.plans.device_drift import DeviceDrift, TargetLimits
 from pliant.run.submodel.plans.memory_split import MemoryOverhead
@@ -105,7 +105,7 @@ class PlanCache:
 
     def plan_ahead(self, length: int, target_s: float) -> None:
         """Make plans for a slower machine now, so that they need not be made under load."""
-        for dilation in AHEAD if self.adapts else ():
+        for dilation in ANTICIPATED_DILATIONS if self.adapts else ():
             key = replace(self._key(length, target_s), dilation=dilation)
             if not (find_standby(self._made, key) or self._plan(key)).plan.meets_target:
                 return

@@ -7,7 +7,7 @@ import numpy as np
 
 from pliant.arrays import Float, Int
 from pliant.errors import InputError
-from pliant.ir.cost import TOKENISE, CostTable, Span, costs_of, dilated, latency, simulate
+from pliant.ir.cost import TOKENISE, CostTable, Span, cost_table, dilate, latency, simulate
 from pliant.ir.device import DeviceProfile
 from pliant.ir.dilation import Dilation
 from pliant.ir.program import Program
@@ -15,8 +15,13 @@ from pliant.ir.times.timing import Percentile
 from pliant.models.encoder.encoder_graph import ComputeDtype
 from pliant.plan.plan import BitGrid, Budget, Plan
 from pliant.plan.precision import PrecisionChoice
-from pliant.plan.submodel.accuracy import AccuracyInterval, ExpectedAccuracy, curves, expected_accuracy
-from pliant.plan.submodel.io_plan import fidelity, weights_of
+from pliant.plan.submodel.accuracy import (
+    AccuracyInterval,
+    ExpectedAccuracy,
+    accuracy_curves,
+    expected_accuracy,
+)
+from pliant.plan.submodel.io_plan import fidelity, importance_weights
 from pliant.plan.submodel.plan_options import OURS, PlanOptions
 from pliant.plan.submodel.preload_set import hold_in_order
 from pliant.plan.submodel.search import plan as make_plan
@@ -157,11 +162,11 @@ class SubmodelPlanner:
         length, how, held, dilation = terms
         made = make_plan(
             self.shape,
-            dilated(costs_of(self.profile, length, "p95"), dilation),
+            dilate(cost_table(self.profile, length, "p95"), dilation),
             budget,
             self.importance,
             how,
-            expected=dilated(costs_of(self.profile, length, "median"), dilation),
+            expected=dilate(cost_table(self.profile, length, "median"), dilation),
             held=held,
             accuracy=None if self.accuracy is None else self.accuracy.grid,
             arena_bytes=sizes[0],
@@ -185,14 +190,14 @@ class SubmodelPlanner:
         self, program: Program, n_tokens: int, percentile: Percentile = "median"
     ) -> tuple[float, tuple[Span, ...]]:
         """Seconds from text to answer of `program` over `n_tokens`, and its steps' spans, by the profile."""
-        costs = costs_of(self.profile, min(n_tokens, self.profile.lengths[-1]), percentile)
+        costs = cost_table(self.profile, min(n_tokens, self.profile.lengths[-1]), percentile)
         spans = simulate(program, costs, {"tokens": n_tokens})
         return costs.seconds(TOKENISE) + latency(spans), spans
 
     def undilated(self, n_tokens: int) -> CostTable:
         """The 95th percentiles for inputs of `n_tokens` on this machine, without emulation."""
         here = replace(self.profile, dilation=Dilation())
-        return costs_of(here, min(n_tokens, here.lengths[-1]), "p95")
+        return cost_table(here, min(n_tokens, here.lengths[-1]), "p95")
 
     def expected_accuracy(self, plan: Plan, bits: BitGrid, errors: tuple[float, ...]) -> float | None:
         """Expected accuracy of `plan`'s submodel at the bits that ran, which may be lower because of late
@@ -200,8 +205,8 @@ class SubmodelPlanner:
         """
         if bits == plan.bits or self.accuracy is None:
             return plan.expected_accuracy
-        weights = weights_of(self.importance[list(plan.layers), : plan.width])
-        known = curves(self.accuracy.grid, errors)
+        weights = importance_weights(self.importance[list(plan.layers), : plan.width])
+        known = accuracy_curves(self.accuracy.grid, errors)
         return known.at(plan.n, plan.width, fidelity(bits, weights, errors))
 
     def interval(self, accuracy: float | None) -> AccuracyInterval | None:
