@@ -91,13 +91,13 @@ def _decisions(n: int) -> Iterator[Calls]:
 def _events() -> Iterator[Calls]:
     router = _router(MOST, RouterSettings(MAX_N))
     plain = _router(MOST, paper_settings(MAX_N, window=64, refit_every=16))
-    word = router.tell(1.0)
+    word = router.advertise(1.0)
     text = encode_advert(word, NodeTime(0.01))
     rng = np.random.default_rng(1)
     lengths, noise = rng.integers(1, 60, 1 << 12).tolist(), rng.normal(1, 0.03, 1 << 12).tolist()
 
     def here(node: Router) -> Callable[[int], object]:
-        return lambda i: node.answered_here(
+        return lambda i: node.record_local_answer(
             lengths[i % 4096], (0.01 + 0.01 * lengths[i % 4096]) * noise[i % 4096], 1.0
         )
 
@@ -105,12 +105,14 @@ def _events() -> Iterator[Calls]:
     yield Calls("answered here, refits among them", here(_router(MOST, RouterSettings(MAX_N))))
     yield Calls("answered here, refits among them (the paper's)", here(plain))
     yield Calls(
-        "what predecessors are told, changed", lambda _: router.tell(1.0), lambda i: _stir(router, i, MOST)
+        "what predecessors are told, changed",
+        lambda _: router.advertise(1.0),
+        lambda i: _stir(router, i, MOST),
     )
     yield Calls(
         "minimum of 9 curves, 6 to 30 points", lambda _: minimum([_curve(i) for i in range(9)], MAX_N)
     )
-    yield Calls("due, nothing to do", lambda _: plain.due(1.0))
+    yield Calls("due, nothing to do", lambda _: plain.take_due_tasks(1.0))
     yield Calls("encode a word", lambda _: encode_advert(word, NodeTime(0.01)))
     yield Calls("decode and check a word", lambda _: decode_advert(text))
 
@@ -145,11 +147,11 @@ def _router(n: int, settings: RouterSettings) -> Router:
     router = Router("me", settings, line(0.005, 0.012, MAX_N))
     for i in range(n):
         name = f"up{i}"
-        router.successor(name, Link(0.05, 250e3))
-        router.pinged(
+        router.add_successor(name, Link(0.05, 250e3))
+        router.record_ping(
             name, 0.05 + 0.01 * i, 0.0, CurveAdvert(name, (ServiceLevel(_curve(i)),), frozenset({name})), 0.0
         )
-    router.due(0.0)
+    router.take_due_tasks(0.0)
     router.choose(10, 0.0)
     return router
 
@@ -167,14 +169,14 @@ _WORDS = [CurveAdvert("up", (ServiceLevel(_curve(i)),), frozenset({"up"}), (i, 0
 
 def _stir(router: Router, i: int, n: int) -> None:
     """One of the successors sends a new curve."""
-    router.told(f"up{i % n}", _WORDS[i // n % 2], 1.0)
+    router.record_advert(f"up{i % n}", _WORDS[i // n % 2], 1.0)
 
 
 def _answer(router: Router, i: int, n: int) -> None:
     """One of the successors answers, its round trip within 12 % of the others."""
     name, length = f"up{i % n}", 10 + i % 40
     away_s = 0.05 * (1.0 + 0.12 * (i * 37 % 17) / 17)
-    router.answered_by(name, length, 6 * length, 8, away_s + 0.02, 0.02, None, 1.0 + 1e-3 * i)
+    router.record_answer(name, length, 6 * length, 8, away_s + 0.02, 0.02, None, 1.0 + 1e-3 * i)
 
 
 if __name__ == "__main__":

@@ -82,9 +82,9 @@ def main() -> None:
                 )
     _tables(report, found)
     if "figure 7, in turns" in found and not (opts.quick or opts.no_results):
-        picture = ROOT / "docs" / "results" / "hepti-adapt.svg"
-        hepti_adapt_tables.draw(found["figure 7"], found["figure 7, in turns"], picture)
-        report.note(f"![Figure 7: milliseconds of every layer]({picture.name})")
+        topology = ROOT / "docs" / "results" / "hepti-adapt.svg"
+        hepti_adapt_tables.draw(found["figure 7"], found["figure 7, in turns"], topology)
+        report.note(f"![Figure 7: milliseconds of every layer]({topology.name})")
     report.table("What each part takes (`--only PART`; what was measured is kept)", took)
     report.table("Paper item, script, result or miss", items(found, report.claims))
     report.finish()

@@ -139,11 +139,13 @@ class _Bench:
     ) -> dict[str, Any]:
         """The chosen plan for a set, predicted and measured, against the best single device."""
         spec = self.rig.source.spec
-        chosen, picture = solved.partition, solved.picture
+        chosen, topology = solved.partition, solved.topology
         singles = {d.name: _alone(spec.n_heads, drawn, d.name) for d in drawn}
-        able = [n for n in singles if weight_bytes(spec, singles[n])[n] <= picture.capabilities[n].free_bytes]
-        allowed = {name: predict(spec, singles[name], picture).seconds for name in able}
-        before = {name: predict(spec, singles[name], first.picture).seconds for name in able}
+        able = [
+            n for n in singles if weight_bytes(spec, singles[n])[n] <= topology.capabilities[n].free_bytes
+        ]
+        allowed = {name: predict(spec, singles[name], topology).seconds for name in able}
+        before = {name: predict(spec, singles[name], first.topology).seconds for name in able}
         quickest = {min(set(able) - {PRIMARY}, key=s.get, default=PRIMARY) for s in (before, allowed)}
         rivals = {name: singles[name] for name in (PRIMARY, *sorted(quickest - {PRIMARY}))}
         plans = {"chosen": chosen, **rivals}
@@ -168,12 +170,12 @@ class _Bench:
         self.rig.release()
         return row
 
-    def _solve(self, picture: Topology, margins: Margins) -> Prediction:
+    def _solve(self, topology: Topology, margins: Margins) -> Prediction:
         spec = self.rig.source.spec
         partition = make_chooser(least_gain=lambda: margins.least_gain)(
-            spec, TOKENS, picture.capabilities, picture.links, PRIMARY
+            spec, TOKENS, topology.capabilities, topology.links, PRIMARY
         )
-        return predict(spec, partition, picture)
+        return predict(spec, partition, topology)
 
     def _settled(self, solved: Prediction) -> Prediction:
         """The plan after some runs updated the picture, by the rules of `steer`."""
@@ -183,7 +185,7 @@ class _Bench:
             ends, planned = (segment_ends(one.program, one.spans) for one in (run, solved))
             margins.observe(solved.partition, planned[-2] - planned[0], ends[-2] - ends[0])
             after = self.rig.seen(solved)
-            if not reason_to_solve(solved.picture, after, (), {}, layer_s=partial(layer_seconds, solved)):
+            if not reason_to_solve(solved.topology, after, (), {}, layer_s=partial(layer_seconds, solved)):
                 continue
             seen, anew = predict(self.rig.source.spec, solved.partition, after), self._solve(after, margins)
             is_home = anew.partition.participants == (PRIMARY,)

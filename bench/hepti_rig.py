@@ -95,7 +95,7 @@ class FixedPlanner:
         self.notes.clear()
         return self.held
 
-    def following(
+    def next_plan(
         self, number: int, current: ReadyPlan, last: ReadyPlan, notes: Mapping[str, Note]
     ) -> ReadyPlan:
         self.notes.append(notes)
@@ -153,13 +153,13 @@ class Rig:
         return links_of(found)
 
     def seen(self, solved: Prediction) -> Topology:
-        """The picture after the last run, updated at every boundary; its plan is `solved`."""
+        """The topology after the last run, updated at every boundary; its plan is `solved`."""
         offsets_s = {member.name: member.offset_s for member in self.leader.primary.monitor.members}
-        picture = solved.picture
+        topology = solved.topology
         left: UnconfirmedRatios = {}
         for notes in self.fixed.notes:
-            picture, left = update_topology(picture, left, solved, notes, offsets_s)
-        return picture
+            topology, left = update_topology(topology, left, solved, notes, offsets_s)
+        return topology
 
     def release(self) -> None:
         """Free all plans and their weights, here and on the workers."""

@@ -74,7 +74,7 @@ class Verdict:
     relative to the best single way's.
     """
 
-    attained_share: float
+    attained: float
     single: float
     points: float
     time: float

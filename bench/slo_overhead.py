@@ -106,15 +106,15 @@ def _dispatcher() -> Dispatcher:
     here = {}
     for name, whole_s in ((LOCAL, 0.02), (CLUSTER, 0.012)):
         if name != LOCAL:
-            router.endpoint(name)
+            router.add_endpoint(name)
         session: Any = _Elastic(LevelSelector(_levels(whole_s), name))
         here[name] = SessionEndpoint(session, router, Admission(64), metrics, lambda: None, name=name)
     now_s = time.monotonic()
     for i in range(N_UPSTREAMS):
         name, node_name = f"http://up{i}:8080", f"up{i}"
-        router.successor(name, Link(0.005, 1e7))
+        router.add_successor(name, Link(0.005, 1e7))
         told = LevelSelector(_levels(0.004 * (i + 1)), name).levels()
-        router.pinged(name, 0.005, 0.0, CurveAdvert(node_name, told, frozenset({node_name})), now_s)
+        router.record_ping(name, 0.005, 0.0, CurveAdvert(node_name, told, frozenset({node_name})), now_s)
         for _ in range(3):
             router.send(name, router.enter(name, 40, now_s), now_s)
     return Dispatcher(router, here, metrics, Signature(MODEL, "bench", (), (), ()))
@@ -142,7 +142,7 @@ def _inquiry(terms: Terms, n: int) -> RoutedRequest:
     given = Request(n, tensors={"ids": np.zeros((1, 1), np.int64)})
     pending = PendingRequest(given, due_s, terms.accuracy_floor, bool(terms.best_effort))
     request = InferRequest("id", {}, (), NO_TERMS)
-    return RoutedRequest(request, pending, Trail().at("me"), "id", lambda: InferBody(b"", None))
+    return RoutedRequest(request, pending, Trail().visit("me"), "id", lambda: InferBody(b"", None))
 
 
 def _hops(report: Report, rounds: int) -> None:

@@ -36,7 +36,7 @@ class Outcome:
     oracle's over requests that both attain.
     """
 
-    attained_share: float
+    attained: float
     points: float
 
 

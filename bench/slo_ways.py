@@ -189,7 +189,7 @@ def open_cluster(bed: Bed) -> Iterator[Any]:
         session = cluster.open(MODEL)
         cluster.wait(len(bed.workers), _PATIENCE_S)
         session.curve()
-        cluster.leader.holding.emulated.most_s = lambda work: most_s.get(work.kernel, inf)
+        cluster.leader.builder.emulated.most_s = lambda work: most_s.get(work.kernel, inf)
         for text in _WARM * _N_WARM:
             session(text)
         yield session

@@ -31,13 +31,13 @@ class FleetHedging:
         time.
         """
         if planned is not None:
-            self._clock.after(planned.after_s, self._is_late, machine, job, planned.choice)
+            self._clock.after(planned.after_s, self._check_end, machine, job, planned.choice)
             return
         level, n = choice.option.level, job.n
         wait_s, bound_s = max(choice.seconds - level.curve.at(n), 0.0), level.bound_curve.at(n) + _LATE_S
-        self._clock.after(_LATE_TURN * wait_s + _LATE_S, self._should_run, machine, job, choice, bound_s)
+        self._clock.after(_LATE_TURN * wait_s + _LATE_S, self._check_start, machine, job, choice, bound_s)
 
-    def _should_run(self, machine: Machine, job: Job, choice: Choice, bound_s: float) -> None:
+    def _check_start(self, machine: Machine, job: Job, choice: Choice, bound_s: float) -> None:
         asked = job.asked
         assert asked is not None
         if job in machine.jobs and not (asked.is_over or asked.is_dropped):
@@ -45,18 +45,18 @@ class FleetHedging:
             other = self._choose(asked, machine.spec.name)
             left_s = 0.0 if other is None else spare_s(choice, other, asked.terms_at(self._clock.now_s))
             if left_s > 0.0:
-                self._clock.after(left_s, self._leave, machine, job, bound_s)
+                self._clock.after(left_s, self._hedge_if_waiting, machine, job, bound_s)
                 return
-        self._leave(machine, job, bound_s)
+        self._hedge_if_waiting(machine, job, bound_s)
 
-    def _leave(self, machine: Machine, job: Job, bound_s: float) -> None:
+    def _hedge_if_waiting(self, machine: Machine, job: Job, bound_s: float) -> None:
         if job in machine.jobs and self._begin_elsewhere(machine, job, None):
             return
         now_s = self._clock.now_s
         begun_s = machine.begun_s if machine.running is job else now_s
-        self._clock.at(max(begun_s + bound_s, now_s), self._is_late, machine, job, None)
+        self._clock.at(max(begun_s + bound_s, now_s), self._check_end, machine, job, None)
 
-    def _is_late(self, machine: Machine, job: Job, choice: Choice | None) -> None:
+    def _check_end(self, machine: Machine, job: Job, choice: Choice | None) -> None:
         if machine.running is job or job in machine.jobs:
             self._begin_elsewhere(machine, job, choice)
 
@@ -72,7 +72,7 @@ class FleetHedging:
             return False
         if job in machine.jobs:
             machine.jobs.remove(job)
-            machine.ended(job)
+            machine.end(job)
         first = job.then
 
         def then(answer: Answer | None) -> None:

@@ -75,7 +75,7 @@ class ForwardedRequest:
 
     asked: Request
     target: str
-    passage: QueueTicket
+    ticket: QueueTicket
     way_s: float
     entered_s: float
     life: int
@@ -134,7 +134,7 @@ class Machine:
     def begin(self, job: Job, now_s: float) -> None:
         self.running, self.begun_s = job, now_s
 
-    def ended(self, job: Job) -> None:
+    def end(self, job: Job) -> None:
         """Subtract the time of an ended job from the backlog, which is exactly 0 without jobs."""
         self._backlog_s = self._backlog_s - job.expected_s if self.jobs or self.running else 0.0
 
@@ -182,11 +182,11 @@ class FleetNode:
         self.machines = {m.name: Machine(m, trade_of(m, self._max_n)) for m in self.spec.machines}
         for name, machine in self.machines.items():
             if name != LOCAL:
-                self.router.endpoint(name)
+                self.router.add_endpoint(name)
             self.router.offer(machine.trade.levels(), name)
         self.links = {names[to]: (to, link) for to, link in self.spec.ups}
         for to, link in self.spec.ups:
-            self.router.successor(names[to], link)
+            self.router.add_successor(names[to], link)
         self.pending = {name: deque() for name in self.links}
         self.guests.clear()
 
@@ -197,7 +197,7 @@ class FleetNode:
         """Update the router with the state of the machines."""
         for name, machine in self.machines.items():
             self.router.offer(machine.trade.levels(), name)
-            self.router.waits(machine.backlog_s(now_s), now_s, name)
+            self.router.set_wait(machine.backlog_s(now_s), now_s, name)
 
     def excluded(self) -> tuple[str, ...]:
         """Endpoints whose queues are full."""

@@ -40,7 +40,7 @@ class Upkeep:
         now_s = self._clock.now_s
         node.wakes_at_s, node.due_done_s = inf, now_s
         if node.is_up(now_s):
-            for due in node.router.due(now_s):
+            for due in node.router.take_due_tasks(now_s):
                 self._do(node, due)
             self.wake(node)
 
@@ -53,13 +53,13 @@ class Upkeep:
                     self._clock.after(_PATIENCE_S, self._ping_failed, node, self._nodes[to])
                 else:
                     self._clock.after(link.latency_s / 2.0, self._pinged, node, self._nodes[to], link)
-            case BroadcastTask(predecessors=names, told=told):
+            case BroadcastTask(predecessors=names, advert=advert):
                 self.n_broadcasts += 1
                 for name in names:
                     below = self._index[name]
                     _, link = below.links[node.name]
                     if link is not None:
-                        self._clock.after(link.latency_s / 2.0, self._hear, below, node.name, told)
+                        self._clock.after(link.latency_s / 2.0, self._hear, below, node.name, advert)
             case ProbeTask(length=n, endpoint=name):
                 machine = node.machines[name]
                 if machine.running is None:
@@ -70,19 +70,19 @@ class Upkeep:
         if not peer.is_up(self._clock.now_s):
             self._clock.after(link.latency_s / 2.0, self._ping_failed, node, peer)
             return
-        peer.router.heard_of(node.name, node.listener if node.spec.tier else None, self._clock.now_s)
+        peer.router.add_predecessor(node.name, node.listener if node.spec.tier else None, self._clock.now_s)
         peer.offer(self._clock.now_s)
-        told = peer.router.tell(self._clock.now_s, node.name)
-        self._clock.after(link.latency_s / 2.0, self._ping_back, node, peer, link, told)
+        advert = peer.router.advertise(self._clock.now_s, node.name)
+        self._clock.after(link.latency_s / 2.0, self._ping_back, node, peer, link, advert)
 
-    def _ping_back(self, node: FleetNode, peer: FleetNode, link: Link, told: CurveAdvert) -> None:
-        node.router.pinged(peer.name, link.latency_s, 0.0, told, self._clock.now_s)
+    def _ping_back(self, node: FleetNode, peer: FleetNode, link: Link, advert: CurveAdvert) -> None:
+        node.router.record_ping(peer.name, link.latency_s, 0.0, advert, self._clock.now_s)
         self.wake(node)
 
     def _ping_failed(self, node: FleetNode, peer: FleetNode) -> None:
-        node.router.failed(peer.name, self._clock.now_s)
+        node.router.record_failure(peer.name, self._clock.now_s)
         self.wake(node)
 
-    def _hear(self, node: FleetNode, teller: str, told: CurveAdvert) -> None:
-        node.router.gossip(teller, told, self._clock.now_s)
+    def _hear(self, node: FleetNode, teller: str, advert: CurveAdvert) -> None:
+        node.router.handle_broadcast(teller, advert, self._clock.now_s)
         self.wake(node)

@@ -123,14 +123,14 @@ class _Simulation:
         node, world = self._nodes[k], self._world
         failed: tuple[str, ...] = ()
         objective = TIME if k else world.objective
-        node.router.waits(max(node.busy_until_s - now_s, 0.0), now_s)
+        node.router.set_wait(max(node.busy_until_s - now_s, 0.0), now_s)
         while True:
             target = node.router.choose(n, now_s, objective, failed).target
             if target == LOCAL:
                 seconds = node.seconds[i] * node.slower
                 waited_s = max(node.busy_until_s - now_s, 0.0)
                 now_s += waited_s
-                node.router.answered_here(n, seconds, now_s + seconds)
+                node.router.record_local_answer(n, seconds, now_s + seconds)
                 if k == 0 and world.power is not None:
                     self._joules += world.power.compute_W * seconds
                 return now_s + seconds, k, waited_s
@@ -148,14 +148,14 @@ class _Simulation:
         sizes, is_source = self._world.sizes, node is self._nodes[0]
         sent = sizes.request_bytes + sizes.per_item_bytes * n
         there_s = now_s + link.latency_s / 2.0 + sent / link.bandwidth_Bps
-        peer.router.heard_of(node.name, node.listener, there_s)
+        peer.router.add_predecessor(node.name, node.listener, there_s)
         done_s, who, waited_s = self._answer(up, i, n, there_s)
-        told = peer.router.tell(done_s, node.name)
-        received = sizes.response_bytes + sizes.point_bytes * len(told.curve.points)
+        advert = peer.router.advertise(done_s, node.name)
+        received = sizes.response_bytes + sizes.point_bytes * len(advert.curve.points)
         back_s = done_s + link.latency_s / 2.0 + received / link.bandwidth_Bps
         away_s = back_s - now_s
-        times_s = (away_s, done_s - there_s, told, back_s, waited_s)
-        node.router.answered_by(peer.name, n, sent, received, *times_s)
+        times_s = (away_s, done_s - there_s, advert, back_s, waited_s)
+        node.router.record_answer(peer.name, n, sent, received, *times_s)
         radio = self._world.radio
         if is_source and radio is not None:
             self._joules += radio.transfer_j(sent, received) + radio.waiting_W * away_s
@@ -167,7 +167,7 @@ class _Simulation:
         self._n_failures += 1
         if node is self._nodes[0] and self._world.radio is not None:
             self._joules += self._world.radio.waiting_W * self._world.failure_s
-        node.router.failed(target, now_s)
+        node.router.record_failure(target, now_s)
         return now_s
 
     # -- between inputs
@@ -182,7 +182,7 @@ class _Simulation:
             is_more = False
             for node in self._nodes:
                 if node.is_up and node.router.next_due_s(now_s) <= now_s:
-                    for due in node.router.due(now_s):
+                    for due in node.router.take_due_tasks(now_s):
                         is_more = True
                         now_s = self._do(node, due, now_s)
         self._upkeep_s += now_s - start_s
@@ -192,12 +192,12 @@ class _Simulation:
         match due:
             case PingTask(successor=target):
                 return self._ping(node, target, now_s)
-            case BroadcastTask(predecessors=names, told=told):
-                return self._broadcast(node, names, told, now_s)
+            case BroadcastTask(predecessors=names, advert=advert):
+                return self._broadcast(node, names, advert, now_s)
             case ProbeTask(length=n):
                 self._n_probes += 1
                 seconds = self._world.devices[self._index[node.name]].curve.at(n) * node.slower
-                node.router.answered_here(n, seconds, now_s + seconds)
+                node.router.record_local_answer(n, seconds, now_s + seconds)
                 if node is not self._nodes[0]:
                     node.busy_until_s = now_s + seconds
                     return now_s
@@ -213,16 +213,16 @@ class _Simulation:
         series, up = node.ups[target]
         link, peer = series.at(now_s, self._part), self._nodes[up]
         if link is None or not peer.is_up:
-            node.router.failed(target, now_s)
+            node.router.record_failure(target, now_s)
             return now_s
-        peer.router.heard_of(node.name, node.listener, now_s)
-        told = peer.router.tell(now_s, node.name)
-        node.router.pinged(target, link.latency_s, 0.0, told, now_s + link.latency_s)
+        peer.router.add_predecessor(node.name, node.listener, now_s)
+        advert = peer.router.advertise(now_s, node.name)
+        node.router.record_ping(target, link.latency_s, 0.0, advert, now_s + link.latency_s)
         if node is self._nodes[0] and self._world.radio is not None:
             self._joules += self._world.radio.waiting_W * link.latency_s
         return now_s + link.latency_s
 
-    def _broadcast(self, node: _Node, names: tuple[str, ...], told: CurveAdvert, now_s: float) -> float:
+    def _broadcast(self, node: _Node, names: tuple[str, ...], advert: CurveAdvert, now_s: float) -> float:
         """Broadcast to all predecessors at once, which takes one direction of the link; the source's
         reception delays its sending.
         """
@@ -231,11 +231,11 @@ class _Simulation:
         for name in names:
             link, peer = node.below[name].at(now_s, self._part), self._nodes[self._index[name]]
             if link is None or not peer.is_up:
-                node.router.predecessors.forget(name)
+                node.router.predecessors.remove(name)
                 continue
-            size = _LINE_BYTES + self._world.sizes.point_bytes * len(told.curve.points)
+            size = _LINE_BYTES + self._world.sizes.point_bytes * len(advert.curve.points)
             here_s = now_s + link.latency_s / 2.0 + size / link.bandwidth_Bps
-            peer.router.gossip(node.name, told, here_s)
+            peer.router.handle_broadcast(node.name, advert, here_s)
             slowest_s = max(slowest_s, here_s)
         return slowest_s
 
@@ -247,11 +247,11 @@ class _Simulation:
         self._n_starts += 1
         router = Router(node.name, settings_of(self._world, k, self._settings), started=self._n_starts)
         for n, seconds in sample_times(device, self._settings.max_n, self._seed + self._n_starts):
-            router.answered_here(n, seconds * node.slower, 0.0)
+            router.record_local_answer(n, seconds * node.slower, 0.0)
         for name, (series, _) in node.ups.items():
             link = next((link for link in series.links if link is not None), None)
             bandwidth_Bps = 250e3 if link is None else link.bandwidth_Bps
-            router.successor(name, Link(_PRIOR_RTT_S, bandwidth_Bps))
+            router.add_successor(name, Link(_PRIOR_RTT_S, bandwidth_Bps))
         node.router, node.is_up = router, True
 
     def _changes(self) -> list[tuple[int, Callable[[], None]]]:

@@ -1,10 +1,10 @@
 """Simulate requests with deadlines in a fleet of nodes, under a virtual clock.
 
 A discrete-event simulation. Each node decides as a real one: its `Router` chooses and hedges (`hedge`), its
-machines trade accuracy for time as sessions do (`LevelSelector`), and the work in `Router.due` is performed.
-The behaviour of serve/ is modelled: slots at upstreams, queues, forwarding with the remaining deadline,
-refusals, and failover. Requests arrive at given times, or from clients in a closed loop. All random values
-are drawn beforehand, so a run is reproducible.
+machines trade accuracy for time as sessions do (`LevelSelector`), and the work in `Router.take_due_tasks` is
+performed. The behaviour of serve/ is modelled: slots at upstreams, queues, forwarding with the remaining
+deadline, refusals, and failover. Requests arrive at given times, or from clients in a closed loop. All random
+values are drawn beforehand, so a run is reproducible.
 """
 
 from collections.abc import Callable
@@ -206,7 +206,7 @@ class _Simulation:
             else:
                 found = None if asked.is_over or asked.is_dropped else machine.pick(asked, self._clock.now_s)
                 if found is None or self._clock.now_s + found.time.median_s > asked.due_s:
-                    machine.ended(job)
+                    machine.end(job)
                     if job.then is not None:
                         job.then(None)
                     continue
@@ -223,12 +223,12 @@ class _Simulation:
         if n_starts != node.n_starts:
             return  # its process has ended
         machine.running = None
-        machine.ended(job)
+        machine.end(job)
         trade, n = machine.trade, job.n
         expected_s = pick.level.at(n).median_s
         trade.observe(pick.level, n, seconds)
         whole_s = trade.most_accurate(n).level.at(n).median_s / expected_s * seconds
-        node.router.answered_here(n, whole_s, self._clock.now_s, machine.spec.name)
+        node.router.record_local_answer(n, whole_s, self._clock.now_s, machine.spec.name)
         self._work_on(node, machine)
         node.offer(self._clock.now_s)
         if job.then is not None:
@@ -245,8 +245,8 @@ class _Simulation:
         state = router.state(target, now_s)
         wait_s = 0.0 if state is None else state.wait_s
         way_s = max(0.0, choice.seconds - wait_s - choice.option.level.curve.at(n))
-        passage = router.enter(target, n, now_s)
-        away = ForwardedRequest(asked, target, passage, way_s, now_s, node.n_starts, choice.seconds)
+        ticket = router.enter(target, n, now_s)
+        away = ForwardedRequest(asked, target, ticket, way_s, now_s, node.n_starts, choice.seconds)
         pending = node.pending[target]
         if not pending and router.has_room(target):
             self._send(away)
@@ -258,7 +258,7 @@ class _Simulation:
 
     def _send(self, away: ForwardedRequest) -> None:
         node, now_s = away.asked.node, self._clock.now_s
-        node.router.send(away.target, away.passage, now_s)
+        node.router.send(away.target, away.ticket, now_s)
         away.sent_s = now_s
         to, link = node.links[away.target]
         peer = self._nodes[to]
@@ -279,12 +279,12 @@ class _Simulation:
         if away.is_over or n_starts != peer.n_starts:
             return
         asked, node = away.asked, away.asked.node
-        peer.router.heard_of(node.name, node.listener if node.spec.tier else None, self._clock.now_s)
+        peer.router.add_predecessor(node.name, node.listener if node.spec.tier else None, self._clock.now_s)
         due_s = self._clock.now_s + max(asked.due_s - away.sent_s - away.way_s, LEAST_S)
-        trail = asked.trail.sent().at(peer.name)
+        trail = asked.trail.next_hop().visit(peer.name)
 
         def reply(above: Request, answer: Answer | None) -> None:
-            told = peer.router.tell(self._clock.now_s, node.name)
+            told = peer.router.advertise(self._clock.now_s, node.name)
             _, link = node.links[away.target]
             if link is None:
                 return
@@ -303,14 +303,14 @@ class _Simulation:
             return
         asked, node, now_s = away.asked, away.asked.node, self._clock.now_s
         if answer is None:
-            node.router.told(away.target, told, now_s)
+            node.router.record_advert(away.target, told, now_s)
             self._leave(away)
             self._elsewhere(away)
         else:
             sizes = (_SENT_BYTES + _PER_WORD_BYTES * asked.n, _RECEIVED_BYTES)
-            waits = (answer.waited_s, away.passage)
+            waits = (answer.waited_s, away.ticket)
             away_s = now_s - away.sent_s
-            node.router.answered_by(away.target, asked.n, *sizes, away_s, spent_s, told, now_s, *waits)
+            node.router.record_answer(away.target, asked.n, *sizes, away_s, spent_s, told, now_s, *waits)
             self._leave(away)
             waited_s = away.sent_s - away.entered_s + answer.waited_s
             self._end(asked, Answer(answer.by, answer.endpoint, answer.accuracy, waited_s))
@@ -321,7 +321,7 @@ class _Simulation:
         node, target = away.asked.node, away.target
         if away.is_over or away.life != node.n_starts:
             return
-        node.router.failed(target, self._clock.now_s)
+        node.router.record_failure(target, self._clock.now_s)
         lost = [away, *[other for other in node.pending[target] if not other.is_over]]
         node.pending[target].clear()
         for one in lost:
@@ -343,7 +343,7 @@ class _Simulation:
     def _overdue(self, away: ForwardedRequest) -> None:
         asked, now_s = away.asked, self._clock.now_s
         late_s = now_s - away.entered_s - away.expected_s
-        asked.node.router.overdue(away.target, asked.n, late_s, now_s)
+        asked.node.router.record_overdue(away.target, asked.n, late_s, now_s)
 
     def _leave(self, away: ForwardedRequest) -> None:
         """Remove a request from its upstream or the upstream's queue; the next one may be sent."""
@@ -351,7 +351,7 @@ class _Simulation:
         node, router = away.asked.node, away.asked.node.router
         if away.above is not None:
             away.above.is_dropped, away.above = True, None  # it references `away`: break the cycle
-        router.leave(away.target, away.passage, self._clock.now_s)
+        router.leave(away.target, away.ticket, self._clock.now_s)
         self._nodes[node.links[away.target][0]].guests.pop(id(away), None)
         pending = node.pending[away.target]
         while pending and router.has_room(away.target):

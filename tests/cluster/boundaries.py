@@ -38,8 +38,8 @@ def at_boundaries(cluster: Cluster, *acts: Act) -> Iterator[None]:
     A plan that is solved or loaded beside a run is waited for at the next boundary: how many layers that
     takes is the machine's affair. Exchanges need the patience for it.
     """
-    steering, left = cluster.leader.steering, list(acts)
-    following = steering.following
+    planner, left = cluster.leader.planner, list(acts)
+    following = planner.next_plan
 
     def unhurried(
         number: int, current: ReadyPlan, last: ReadyPlan, notes: Mapping[str, Note]
@@ -49,14 +49,14 @@ def at_boundaries(cluster: Cluster, *acts: Act) -> Iterator[None]:
             act.do()
             _until(act.is_seen)
         held = following(number, current, last, notes)
-        steering.wait_for_solution()
+        planner.wait_for_solution()
         return held
 
-    steering.following = unhurried  # type: ignore[method-assign]
+    planner.next_plan = unhurried  # type: ignore[method-assign]
     try:
         yield
     finally:
-        steering.following = following  # type: ignore[method-assign]
+        planner.next_plan = following  # type: ignore[method-assign]
     assert not left, f"no segment {left[0].number} ran in mode {left[0].mode}"
 
 

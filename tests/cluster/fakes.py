@@ -14,9 +14,9 @@ from pliant.cluster.control.timeouts import ClusterTimeouts
 from pliant.cluster.lead.lead_run import Pause, RunLeader
 from pliant.cluster.lead.plan_distribution import PlanNotReadyError
 from pliant.cluster.lead.primary import Primary
-from pliant.cluster.member.cluster_worker import ClusterWorker, WorkerOffer
 from pliant.cluster.member.ready_plan import ReadyPlan
 from pliant.cluster.member.run_executor import LoadedWeights, RunExecutor
+from pliant.cluster.member.worker import ClusterWorker, WorkerOffer
 from pliant.cluster.net.activation_coding import Coding
 from pliant.cluster.net.comm import Comm
 from pliant.cluster.net.comm_memory import MemoryNetwork
@@ -296,7 +296,7 @@ class SpreadingPlanner:
             except PlanNotReadyError as error:
                 left_out |= set(error.reasons)
 
-    def following(
+    def next_plan(
         self, number: int, current: ReadyPlan, last: ReadyPlan, notes: Mapping[str, Note]
     ) -> ReadyPlan | Pause:
         if number - 1 in self.halts:
@@ -350,15 +350,15 @@ class FakeCluster:
         self.primary = Primary(
             "p", control, self.comm, hold, version="1", patience=patience, on_event=self.events.append
         )
-        self.performer = RunExecutor("p", self.comm, self.lanes, lambda: 10**9, on_note=self._note)
+        self.executor = RunExecutor("p", self.comm, self.lanes, lambda: 10**9, on_note=self._note)
         self.steer = SpreadingPlanner(self.primary)
-        self.lead = RunLeader(self.primary, self.performer, self.steer)
+        self.lead = RunLeader(self.primary, self.executor, self.steer)
         self.control = control
-        control.start(self._hear, self.primary.lose)
+        control.start(self._hear, self.primary.handle_lost_peer)
 
     def _hear(self, peer: str, message: AnyMessage) -> None:
         if not isinstance(message, Pong):  # all members read one clock: none is guessed
-            self.primary.hear(peer, message)
+            self.primary.handle_message(peer, message)
 
     def _note(self, peer: str, note: Note) -> None:
         self.lead.note(peer, note)
@@ -372,7 +372,7 @@ class FakeCluster:
         hold = FakeStageBuilder(name, self._before(name))
         offer = WorkerOffer("1", {m: SyntheticSource(self.spec, m) for m in models}, lambda: free_bytes, 1)
         worker = ClusterWorker(name, control, comm, lanes, offer, hold)
-        control.start(worker.hear, worker.lose)
+        control.start(worker.handle_message, worker.handle_lost_peer)
         self.machines[name] = Machine(name, control, comm, lanes, worker, threading.Event())
         return self.machines[name]
 

@@ -147,7 +147,7 @@ def led_text(led: RunRecord) -> str:
     """Epoch and members of each segment, and who was found at fault where; not who was heard of when."""
     segments = [
         (t.epoch, "".join(sorted(h.partition.participants)))
-        for t, h in zip(led.turns, led.plans, strict=True)
+        for t, h in zip(led.tasks, led.plans, strict=True)
     ]
     runs = [(key, len(list(group))) for key, group in groupby(segments)]
     plans = ", ".join(f"{n} by {members} in epoch {epoch}" for (epoch, members), n in runs)
@@ -188,4 +188,4 @@ def test_lost_messages_cost_time_and_not_the_answer(seed: int) -> None:
         stage.arm([fault])
         led = stage.answer(seed)
         assert led.faults
-        assert led.turns[0].epoch < led.turns[-1].epoch
+        assert led.tasks[0].epoch < led.tasks[-1].epoch

@@ -68,8 +68,8 @@ class ClosedLoop:
         told = Curve(((0, work_s if told_s is None else told_s),))
         self.up = Router("up", SETTINGS, told)
         self.node = Router("node", SETTINGS, Curve(((0, slower * work_s),)))
-        self.node.successor("up", Link(way_s, 1e9))
-        self.node.pinged("up", way_s, 0.0, self.up.tell(0.0, "node"), 0.0)
+        self.node.add_successor("up", Link(way_s, 1e9))
+        self.node.record_ping("up", way_s, 0.0, self.up.advertise(0.0, "node"), 0.0)
         self._way_s = way_s
         self._pending: deque[QueueTicket] = deque()
         self.n_above = self.n_here = self.n_others = self.most_in_flight = 0
@@ -88,7 +88,7 @@ class ClosedLoop:
         heapq.heappush(self._events, (when_s, next(self._order), event))
 
     def _arrive(self) -> None:
-        self.node.waits(self.here.backlog_s(), self.now_s)
+        self.node.set_wait(self.here.backlog_s(), self.now_s)
         if self.node.choose(N, self.now_s).target == LOCAL:
             self.here.work(lambda _: self._answered_here())
             return
@@ -101,27 +101,27 @@ class ClosedLoop:
 
     def _send(self) -> None:
         while self._pending and self.node.has_room("up"):
-            passage, sent_s = self._pending.popleft(), self.now_s
-            self.node.send("up", passage, sent_s)
+            ticket, sent_s = self._pending.popleft(), self.now_s
+            self.node.send("up", ticket, sent_s)
             in_flight = self.node.state("up", sent_s).n_in_flight
             self.most_in_flight = max(self.most_in_flight, in_flight)
-            self.at(sent_s + self._way_s / 2.0, lambda p=passage, s=sent_s: self._reach(p, s))  # type: ignore[misc]
+            self.at(sent_s + self._way_s / 2.0, lambda p=ticket, s=sent_s: self._reach(p, s))  # type: ignore[misc]
 
-    def _reach(self, passage: QueueTicket, sent_s: float) -> None:
+    def _reach(self, ticket: QueueTicket, sent_s: float) -> None:
         def done(waited_s: float) -> None:
-            self.up.waits(self.above.backlog_s(), self.now_s)
-            told = self.up.tell(self.now_s, "node")
+            self.up.set_wait(self.above.backlog_s(), self.now_s)
+            told = self.up.advertise(self.now_s, "node")
             back_s = self.now_s + self._way_s / 2.0
-            self.at(back_s, lambda: self._return(passage, sent_s, told, waited_s))
+            self.at(back_s, lambda: self._return(ticket, sent_s, told, waited_s))
 
         self.above.work(done)
 
-    def _return(self, passage: QueueTicket, sent_s: float, told: object, waited_s: float) -> None:
+    def _return(self, ticket: QueueTicket, sent_s: float, told: object, waited_s: float) -> None:
         self.n_above += 1
         spent_s = waited_s + self.above.work_s
-        times = (self.now_s - sent_s, spent_s, told, self.now_s, waited_s, passage)
-        self.node.answered_by("up", N, 100, 100, *times)  # type: ignore[arg-type]
-        self.node.leave("up", passage, self.now_s)
+        times = (self.now_s - sent_s, spent_s, told, self.now_s, waited_s, ticket)
+        self.node.record_answer("up", N, 100, 100, *times)  # type: ignore[arg-type]
+        self.node.leave("up", ticket, self.now_s)
         self._send()
         self._arrive()
 
@@ -130,5 +130,5 @@ class ClosedLoop:
             self.n_others += 1
             self._arrive_directly()
 
-        self.up.waits(self.above.backlog_s(), self.now_s)
+        self.up.set_wait(self.above.backlog_s(), self.now_s)
         self.above.work(done)

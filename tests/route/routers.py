@@ -26,8 +26,8 @@ def router(*upstreams: str, settings: RouterSettings = SETTINGS, name: str = "me
     """At 0 s, all upstreams pinged: 100 ms away, FAST."""
     made = Router(name, settings, SLOW)
     for up in upstreams:
-        made.successor(up, LINK)
-    made.due(0.0)
+        made.add_successor(up, LINK)
+    made.take_due_tasks(0.0)
     for up in upstreams:
-        made.pinged(up, 0.1, 0.0, word(up), 0.0)
+        made.record_ping(up, 0.1, 0.0, word(up), 0.0)
     return made

@@ -80,9 +80,9 @@ def test_an_advert_leaves_out_the_ways_behind_who_asks(n_ways: int) -> None:
         for i in range(n_ways)
     ]
     adverts = AdvertCache("me", 1, MAX_N, lambda name: frozenset({name}))
-    whole, _ = adverts.of(None, ways)
+    whole, _ = adverts.get(None, ways)
     asker = sorted(whole.through - {"me"})[0]
-    told, others = adverts.of(asker, ways)
+    told, others = adverts.get(asker, ways)
     assert asker in whole.through
     assert asker not in told.through
     assert asker not in {other.name for other in others}

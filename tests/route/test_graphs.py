@@ -30,31 +30,31 @@ class World:
         for name, node in self.routers.items():
             if name in self.dead:
                 continue
-            for due in node.due(self.now_s):
+            for due in node.take_due_tasks(self.now_s):
                 if isinstance(due, PingTask):
                     self._ping(node, due.successor)
                 elif isinstance(due, BroadcastTask):
                     for predecessor in due.predecessors:
                         if predecessor not in self.dead:
-                            self.routers[predecessor].gossip(name, due.told, self.now_s)
+                            self.routers[predecessor].handle_broadcast(name, due.advert, self.now_s)
 
     def _ping(self, node: Router, name: str) -> None:
         if name in self.dead:
-            node.failed(name, self.now_s)
+            node.record_failure(name, self.now_s)
             return
         peer = self.routers[name]
-        peer.heard_of(node.name, Listener(f"http://{node.name}"), self.now_s)
-        node.pinged(name, 0.01, 0.0, peer.tell(self.now_s, node.name), self.now_s)
+        peer.add_predecessor(node.name, Listener(f"http://{node.name}"), self.now_s)
+        node.record_ping(name, 0.01, 0.0, peer.advertise(self.now_s, node.name), self.now_s)
 
     def walk(self, source: str, n: int) -> list[str]:
         """Where a request goes, by the trail."""
         at, trail = source, Trail()
         while True:
-            trail = trail.at(at)
+            trail = trail.visit(at)
             target = self.routers[at].choose(n, self.now_s, trail=trail).target
             if target == LOCAL:
                 return list(trail.path)
-            at, trail = target, trail.sent()
+            at, trail = target, trail.next_hop()
 
 
 def world(edges: Sequence[tuple[str, str]], slopes: dict[str, float], seed: int = 0) -> World:
@@ -62,7 +62,7 @@ def world(edges: Sequence[tuple[str, str]], slopes: dict[str, float], seed: int 
         name: Router(name, SETTINGS, line(0.0, slope, MAX_N), started=seed) for name, slope in slopes.items()
     }
     for a, b in edges:
-        routers[a].successor(b, Link(0.01, 250e3))
+        routers[a].add_successor(b, Link(0.01, 250e3))
     made = World(routers)
     for _ in range(10):
         made.tick()
@@ -75,7 +75,7 @@ def test_a_curve_travels_through_levels() -> None:
     assert made.walk("a", 90) == ["a", "b", "c"]
     c = made.routers["c"]
     for i in range(20):
-        c.answered_here(50 + i, 1.0 * (50 + i), made.now_s)
+        c.record_local_answer(50 + i, 1.0 * (50 + i), made.now_s)
     for _ in range(4):
         made.tick(0.1)
     assert made.walk("a", 90) == ["a", "b"]
@@ -92,12 +92,12 @@ def test_nothing_counts_to_infinity() -> None:
     assert made.walk("b", 90) == ["b", "c"]
     made.dead.add("c")
     for name in "ab":
-        made.routers[name].failed("c", made.now_s)
+        made.routers[name].record_failure("c", made.now_s)
     for _ in range(3):
         made.tick(0.1)
     assert made.walk("b", 90) == ["b", "a"]
-    assert made.routers["a"].tell(made.now_s).curve.at(90) == pytest.approx(9.0)
-    assert made.routers["b"].tell(made.now_s).curve.at(90) == pytest.approx(9.01)
+    assert made.routers["a"].advertise(made.now_s).curve.at(90) == pytest.approx(9.0)
+    assert made.routers["b"].advertise(made.now_s).curve.at(90) == pytest.approx(9.01)
 
 
 @given(
@@ -126,7 +126,7 @@ def test_any_graph_settles_on_least_times_without_circles(
         path = made.walk(name, 90)
         assert len(set(path)) == len(path)
         # never better than the best way; words are corrected from 1 ms and 5 % at each hop on
-        told = made.routers[name].tell(made.now_s).curve.at(90)
+        told = made.routers[name].advertise(made.now_s).curve.at(90)
         assert told >= best[name] - 1e-9
         if not _has_circle(ways):
             assert told <= best[name] * 1.05**4 + 0.004
@@ -147,10 +147,10 @@ def test_a_node_that_is_restarted_is_used_again() -> None:
     """Its stamps begin anew and it knows nobody; pings find it."""
     made = world([("a", "b"), ("b", "c")], {"a": 0.1, "b": 0.05, "c": 0.001})
     made.dead.add("b")
-    made.routers["a"].failed("b", made.now_s)
+    made.routers["a"].record_failure("b", made.now_s)
     assert made.walk("a", 90) == ["a"]
     made.routers["b"] = Router("b", SETTINGS, line(0.0, 0.05, MAX_N), started=1)
-    made.routers["b"].successor("c", Link(0.01, 250e3))
+    made.routers["b"].add_successor("c", Link(0.01, 250e3))
     made.dead.clear()
     for _ in range(10):
         made.tick()

@@ -17,7 +17,7 @@ def learned(lasts_s: float, gap_s: float, count: int = 400) -> Persistence:
     states = off[(now_s // lasts_s).astype(int) % count].tolist()
     made = Persistence()
     for before, after, gap in zip(states, states[1:], gaps[1:].tolist(), strict=False):
-        made.seen(before, after, gap)
+        made.observe(before, after, gap)
     return made
 
 
@@ -54,15 +54,15 @@ def test_an_estimate_returns_to_the_usual_with_time() -> None:
     now_s = 0.0
     for rtt_s in random.uniform(0.09, 0.11, 400).tolist():
         for _ in range(5):
-            times.pinged(rtt_s, 0.0, now_s)
+            times.record_ping(rtt_s, 0.0, now_s)
             now_s += 0.2
         now_s += float(random.integers(0, 3))
     for _ in range(3):
-        times.pinged(0.112, 0.0, now_s)
+        times.record_ping(0.112, 0.0, now_s)
         now_s += 0.1
     assert times.rtt_s > 0.103
     assert times.changes_at_s < now_s + 0.2
-    times.expect(now_s + 60.0)
+    times.update_expected(now_s + 60.0)
     assert times.rtt_s == pytest.approx(0.1, abs=0.004)
 
 
@@ -72,12 +72,12 @@ def test_states_that_never_last_are_not_taken_for_another_link() -> None:
     now_s = 0.0
     for _ in range(12):
         for rtt_s in [0.1] * 150 + [0.3] * 8:
-            times.pinged(rtt_s, 0.0, now_s)
+            times.record_ping(rtt_s, 0.0, now_s)
             now_s += 0.1
-    times.expect(now_s + 60.0)
+    times.update_expected(now_s + 60.0)
     assert times.rtt_s == pytest.approx(0.1, abs=0.02)
     for _ in range(200):
-        times.pinged(0.3, 0.0, now_s)
+        times.record_ping(0.3, 0.0, now_s)
         now_s += 0.1
-    times.expect(now_s + 60.0)
+    times.update_expected(now_s + 60.0)
     assert times.rtt_s == pytest.approx(0.3, abs=0.02)

@@ -23,11 +23,16 @@ def test_an_endpoint_that_offers_levels_is_probed_when_it_was_quicker_before() -
     """Its inputs go up once it has slowed down: nothing else would show that it has recovered."""
     node = router("up")  # 0.1 s away
     node.offer(_levels(0.05))
-    node.answered_here(5, 0.05, 0.0)
+    node.record_local_answer(5, 0.05, 0.0)
     node.offer(_levels(5.0))
-    node.answered_here(5, 5.0, 1.0)
+    node.record_local_answer(5, 5.0, 1.0)
     assert node.choose(5, 1.0).target == "up"
-    probes = [due for now_s in range(2, 200) for due in node.due(float(now_s)) if isinstance(due, ProbeTask)]
+    probes = [
+        due
+        for now_s in range(2, 200)
+        for due in node.take_due_tasks(float(now_s))
+        if isinstance(due, ProbeTask)
+    ]
     assert len(probes) >= 3
     assert {probe.endpoint for probe in probes} == {LOCAL}
 
@@ -38,13 +43,13 @@ def test_one_slow_answer_is_enough_for_probes_soon() -> None:
     node = router()
     node.offer(_levels(1.0))
     for at_s in (1.0, 2.0):
-        node.answered_here(5, 1.0, at_s)
+        node.record_local_answer(5, 1.0, at_s)
         node.choose(5, at_s)
-    node.answered_here(5, 3.0, 5.0)
+    node.record_local_answer(5, 3.0, 5.0)
     node.offer(_levels(3.0))
     node.choose(5, 5.5)
     assert 5.0 < node.next_due_s(5.5) <= 5.0 + 3.0 / 0.33
-    assert any(isinstance(due, ProbeTask) for due in node.due(5.0 + 3.0 / 0.33))
+    assert any(isinstance(due, ProbeTask) for due in node.take_due_tasks(5.0 + 3.0 / 0.33))
 
 
 def test_an_endpoint_that_slowed_is_probed_often_while_inputs_come_and_seldom_else() -> None:
@@ -54,18 +59,18 @@ def test_an_endpoint_that_slowed_is_probed_often_while_inputs_come_and_seldom_el
     quick = (ServiceLevel(Curve(((0, 0.008),)), 0.8), ServiceLevel(Curve(((0, 0.04),)), 0.9))
     slow = (ServiceLevel(Curve(((0, 0.4),)), 0.8), ServiceLevel(Curve(((0, 2.0),)), 0.9))
     node.offer(quick)
-    node.answered_here(5, 0.04, 0.0)
+    node.record_local_answer(5, 0.04, 0.0)
     node.offer(slow)
-    node.answered_here(5, 2.0, 1.0)
+    node.record_local_answer(5, 2.0, 1.0)
 
     def probed_s(first: int, last: int, *, is_asked: bool) -> list[int]:
         found = []
         for now_s in range(first, last):
             if is_asked:
                 node.choose(5, float(now_s))
-            if ProbeTask(5) in node.due(float(now_s)):
+            if ProbeTask(5) in node.take_due_tasks(float(now_s)):
                 found.append(now_s)
-                node.answered_here(5, 2.0, float(now_s))
+                node.record_local_answer(5, 2.0, float(now_s))
         return found
 
     assert probed_s(2, 30, is_asked=True) == [
@@ -85,10 +90,10 @@ def test_an_endpoint_that_slowed_is_probed_often_while_inputs_come_and_seldom_el
         29,
     ]  # five times 0.4 s
     assert len(probed_s(30, 150, is_asked=False)) in (3, 4)  # every 30 s
-    node.heard_of("below", None, 150.0)
+    node.add_predecessor("below", None, 150.0)
     assert len(probed_s(150, 160, is_asked=False)) >= 4, "nodes below wait for it"
     node.offer(quick)
-    node.answered_here(5, 0.04, 160.0)
+    node.record_local_answer(5, 0.04, 160.0)
     assert probed_s(161, 300, is_asked=True) == []
 
 
@@ -97,14 +102,14 @@ def test_what_a_gap_held_up_is_no_measure_of_the_way() -> None:
     minute: TCP sent both pings once more, long after they were handed over."""
     node = router("up")
     node.offer(_levels(5.0, 0.92))
-    node.overdue("up", 5, 0.5, 1.0)
-    node.pinged("up", 1.6, 0.0, word("up"), 2.7)  # sent into the gap
-    node.pinged("up", 0.9, 0.0, word("up"), 2.7)
+    node.record_overdue("up", 5, 0.5, 1.0)
+    node.record_ping("up", 1.6, 0.0, word("up"), 2.7)  # sent into the gap
+    node.record_ping("up", 0.9, 0.0, word("up"), 2.7)
     option = next(option for option in node.options(5, 2.8) if option.name == "up")
     assert option.seconds < 0.2
-    assert node.due(2.8) == (PingTask("up"),), "the way is measured anew"
-    node.pinged("up", 0.1, 0.0, word("up"), 2.9)
-    assert node.due(3.9) == ()
+    assert node.take_due_tasks(2.8) == (PingTask("up"),), "the way is measured anew"
+    node.record_ping("up", 0.1, 0.0, word("up"), 2.9)
+    assert node.take_due_tasks(3.9) == ()
 
 
 def test_an_upstream_that_tells_no_accuracy_has_that_of_the_model_here() -> None:
@@ -114,19 +119,19 @@ def test_an_upstream_that_tells_no_accuracy_has_that_of_the_model_here() -> None
     assert node.choose(90, 1.0).target == LOCAL, "as accurate, and sooner"
     node.offer(_levels(50.0, 0.92))
     assert node.choose(90, 2.0, terms=Terms(accuracy_floor=0.9)).target == "up"
-    assert [level.accuracy for level in node.tell(2.0).levels] == [0.92]
+    assert [level.accuracy for level in node.advertise(2.0).levels] == [0.92]
 
 
 def test_requests_to_an_upstream_that_left_and_came_back_leave_the_queue_they_were_in() -> None:
     """Its new queue would count less than nothing."""
     node = router("up")
     passages = [node.enter("up", 5, 0.0) for _ in range(3)]
-    for passage in passages:
-        node.send("up", passage, 0.0)
-    node.remove("up")
-    node.successor("up", LINK)
-    for passage in passages:
-        node.leave("up", passage, 1.0)
+    for ticket in passages:
+        node.send("up", ticket, 0.0)
+    node.remove_successor("up")
+    node.add_successor("up", LINK)
+    for ticket in passages:
+        node.leave("up", ticket, 1.0)
     state = node.state("up", 1.0)
     assert state is not None
     assert (state.n_in_flight, state.n_waiting) == (0, 0)
@@ -138,8 +143,8 @@ def test_answers_that_are_not_waited_for_make_an_upstream_a_worse_promise() -> N
     node.offer(_levels(0.05))
     before = node.options(5, 1.0)
     for i in range(3):
-        node.overdue("up", 5, 2.0, 1.0 + i)
-        node.pinged("up", 0.1, 0.0, word("up"), 1.5 + i)
+        node.record_overdue("up", 5, 2.0, 1.0 + i)
+        node.record_ping("up", 0.1, 0.0, word("up"), 1.5 + i)
     assert _bound_s(node, 5.0) > 1.0 > max(option.bound_s for option in before if option.name == "up")
 
 
@@ -150,16 +155,16 @@ def test_a_link_with_a_gap_is_not_used_until_a_word_comes_and_then_as_before() -
     before_s = _bound_s(node, 1.0)
     assert node.choose(5, 1.0).target == "up"
     for _ in range(4):
-        node.overdue("up", 5, 0.5, 1.0)  # all were under way as the gap began
+        node.record_overdue("up", 5, 0.5, 1.0)  # all were under way as the gap began
     assert node.choose(5, 1.0).target == LOCAL
     state = node.state("up", 1.0)
     assert state is not None
     assert (state.state, state.reason) == ("down", "did not answer in time")
-    assert node.due(1.0) == (PingTask("up"),)
-    node.pinged("up", 0.1, 0.0, word("up"), 1.4)
+    assert node.take_due_tasks(1.0) == (PingTask("up"),)
+    node.record_ping("up", 0.1, 0.0, word("up"), 1.4)
     assert node.choose(5, 1.4).target == "up"
     assert _bound_s(node, 1.4) > before_s, "a link that carries hardly a byte answers pings"
-    node.answered_by("up", 5, 100, 100, 0.1, 0.0, None, 1.5)
+    node.record_answer("up", 5, 100, 100, 0.1, 0.0, None, 1.5)
     assert _bound_s(node, 1.5) == pytest.approx(before_s)
 
 
@@ -169,8 +174,8 @@ def test_a_client_that_gives_up_early_keeps_no_one_from_an_upstream() -> None:
     node.offer(_levels(5.0, 0.92))
     for i in range(40):  # answers vary by a factor of three
         away_s = 0.1 if i % 2 else 0.3
-        node.answered_by("up", 5, 100, 100, away_s, 0.0, word("up"), 1.0 + i)
-    node.overdue("up", 5, 0.05, 60.0)
+        node.record_answer("up", 5, 100, 100, away_s, 0.0, word("up"), 1.0 + i)
+    node.record_overdue("up", 5, 0.05, 60.0)
     assert node.choose(5, 60.0).target == "up"
 
 
@@ -179,7 +184,7 @@ def test_an_answer_that_was_given_up_before_it_was_expected_says_nothing() -> No
     node = router("up")
     before_s = _bound_s(node, 1.0)
     for i in range(50):
-        node.overdue("up", 5, -0.05, 1.0 + i)
+        node.record_overdue("up", 5, -0.05, 1.0 + i)
     assert _bound_s(node, 60.0) == before_s
 
 
@@ -188,11 +193,11 @@ def test_an_upstream_that_hung_is_tried_again_once_it_answers_pings_for_long() -
     node = router("up")
     before_s = _bound_s(node, 1.0)
     for i in range(3):
-        node.overdue("up", 5, 2.0, 1.0 + i)
-        node.pinged("up", 0.1, 0.0, word("up"), 1.5 + i)
-    node.pinged("up", 0.1, 0.0, word("up"), 10.0)
+        node.record_overdue("up", 5, 2.0, 1.0 + i)
+        node.record_ping("up", 0.1, 0.0, word("up"), 1.5 + i)
+    node.record_ping("up", 0.1, 0.0, word("up"), 10.0)
     assert _bound_s(node, 10.0) > 1.0
-    node.pinged("up", 0.1, 0.0, word("up"), 4.0 + SETTINGS.retry_limit_s)
+    node.record_ping("up", 0.1, 0.0, word("up"), 4.0 + SETTINGS.retry_limit_s)
     assert _bound_s(node, 70.0) == pytest.approx(before_s)
 
 
@@ -207,8 +212,8 @@ def test_a_router_that_does_not_probe_does_not_where_levels_slowed() -> None:
     for now_s, whole_s in enumerate((1.0, 4.0, 5.0)):
         node.offer(tuple(ServiceLevel(Curve(((0, part * whole_s),))) for part in (0.5, 1.0)))
         node.choose(10, float(now_s))
-        node.answered_here(10, whole_s, now_s + 0.5)
-    assert not [due for due in node.due(1000.0) if isinstance(due, ProbeTask)]
+        node.record_local_answer(10, whole_s, now_s + 0.5)
+    assert not [due for due in node.take_due_tasks(1000.0) if isinstance(due, ProbeTask)]
 
 
 def test_a_router_without_bounds_keeps_deadlines_by_medians() -> None:
@@ -225,8 +230,8 @@ def test_an_upstream_is_bound_neither_by_its_word_nor_by_what_was_late_without_b
     for is_bounded in (True, False):
         node = router("up", settings=RouterSettings(100, is_bounded=is_bounded))
         for _ in range(2):
-            node.overdue("up", 5, 2.0, 1.0)
-            node.pinged("up", 0.1, 0.0, word("up"), 1.0)
+            node.record_overdue("up", 5, 2.0, 1.0)
+            node.record_ping("up", 0.1, 0.0, word("up"), 1.0)
         (up,) = [option for option in node.options(5, 2.0) if option.name == "up"]
         assert (up.bound_s > up.seconds) is is_bounded
 
@@ -235,14 +240,14 @@ def test_the_wait_that_is_told_is_that_of_endpoints_as_accurate_as_what_is_told(
     """An idle endpoint of 0.85 hid the queue of the only one of 0.92: predecessors were promised no wait."""
     node = router()
     node.offer(_levels(0.05, 0.85))
-    node.endpoint(CLUSTER)
+    node.add_endpoint(CLUSTER)
     node.offer(_levels(0.4, 0.92), CLUSTER)
-    node.waits(3.0, 0.0, CLUSTER)
-    told = node.tell(60.0)
+    node.set_wait(3.0, 0.0, CLUSTER)
+    told = node.advertise(60.0)
     assert told.levels[-1].accuracy == 0.92
     assert told.wait_s == pytest.approx(3.0)
     node.offer(_levels(0.05, 0.92))
-    assert node.tell(61.0).wait_s == 0.0, "the idle one gives the same answer, as soon as was told"
+    assert node.advertise(61.0).wait_s == 0.0, "the idle one gives the same answer, as soon as was told"
 
 
 @given(

@@ -39,7 +39,7 @@ def test_clocks_need_not_agree(offset_s: float, drift_here: float, drift_there: 
     times = TransferTimes(PRIOR, TransferSettings())
     for i in range(20):
         away_s, spent_s = exchange(here, there, 5.0 * i, rtt_s, 0.05 * i)
-        times.answered(10, 0, 0, away_s, spent_s, 5.0 * i)
+        times.record_answer(10, 0, 0, away_s, spent_s, 5.0 * i)
     # 2e-4 of a second spent, 0.5 % within which an estimate stays what it was, rounding of clocks at 1e6 s
     assert times.rtt_s == pytest.approx(rtt_s, rel=6e-3, abs=2.2e-4)
 
@@ -48,7 +48,7 @@ def test_the_paper_keeps_the_last_sample() -> None:
     """The baseline: one spike is believed."""
     times = TransferTimes(PRIOR, TransferSettings(is_robust=False))
     for took_s in (0.1, 0.1, 0.9):
-        times.answered(10, 0, 0, took_s, 0.0, 0.0)
+        times.record_answer(10, 0, 0, took_s, 0.0, 0.0)
     assert times.rtt_s == 0.9
 
 
@@ -57,7 +57,7 @@ def test_a_spike_decides_nothing() -> None:
     times = TransferTimes(PRIOR, TransferSettings())
     assert times.fixed_s == 0.5
     for at, took_s in enumerate((0.1, 0.1, 0.9, 0.1)):
-        times.answered(10, 0, 0, took_s, 0.0, float(at))
+        times.record_answer(10, 0, 0, took_s, 0.0, float(at))
         assert times.rtt_s == pytest.approx(0.1)
     assert times.fixed_s == pytest.approx(0.1 + 0.8 / 64)
 
@@ -65,10 +65,10 @@ def test_a_spike_decides_nothing() -> None:
 def test_a_spike_after_a_pause_is_undone_by_the_next_sample() -> None:
     """What one late sample said, one sample takes back."""
     times = TransferTimes(PRIOR, TransferSettings())
-    times.pinged(0.1, 0.0, 0.0)
-    assert times.pinged(0.9, 0.0, 100.0)
+    times.record_ping(0.1, 0.0, 0.0)
+    assert times.record_ping(0.9, 0.0, 100.0)
     assert times.rtt_s == pytest.approx(0.9)
-    times.pinged(0.1, 0.0, 101.0)
+    times.record_ping(0.1, 0.0, 101.0)
     assert times.rtt_s == pytest.approx(0.1)
 
 
@@ -76,7 +76,7 @@ def test_a_lasting_change_is_believed_with_the_second_sample() -> None:
     """The price of ignoring spikes."""
     times = TransferTimes(PRIOR, TransferSettings())
     for at, took_s in enumerate((0.1, 0.1, 0.1, 0.3, 0.3)):
-        times.answered(10, 0, 0, took_s, 0.0, float(at))
+        times.record_answer(10, 0, 0, took_s, 0.0, float(at))
     assert times.rtt_s == pytest.approx(0.3)
 
 
@@ -84,10 +84,12 @@ def test_a_change_surprises_and_the_usual_does_not() -> None:
     """A surprise is what makes a router ask again soon; one trip that is off may be a spike."""
     rng = np.random.default_rng(0)
     times = TransferTimes(PRIOR, TransferSettings())
-    usual = [times.answered(10, 0, 0, 0.1 * float(rng.normal(1, 0.05)), 0.0, float(at)) for at in range(50)]
+    usual = [
+        times.record_answer(10, 0, 0, 0.1 * float(rng.normal(1, 0.05)), 0.0, float(at)) for at in range(50)
+    ]
     assert not any(usual)
-    assert not times.answered(10, 0, 0, 0.2, 0.0, 51.0)
-    assert times.answered(10, 0, 0, 0.2, 0.0, 51.5)
+    assert not times.record_answer(10, 0, 0, 0.2, 0.0, 51.0)
+    assert times.record_answer(10, 0, 0, 0.2, 0.0, 51.5)
 
 
 @pytest.mark.parametrize("spikes", [0.0, 0.1])
@@ -98,7 +100,7 @@ def test_bandwidth_is_learned_where_sizes_differ(spikes: float) -> None:
     for at in range(128):
         n_bytes = int(rng.integers(1_000, 200_000))
         took_s = 0.05 * float(rng.normal(1, 0.05)) + n_bytes / 250e3 + 0.5 * (rng.random() < spikes)
-        times.answered(n_bytes, n_bytes, 0, took_s + 0.02, 0.02, float(at))
+        times.record_answer(n_bytes, n_bytes, 0, took_s + 0.02, 0.02, float(at))
     assert times.bandwidth_Bps == pytest.approx(250e3, rel=0.03)
     assert times.fixed_s + times.per_item_s * 100_000 == pytest.approx(0.45 + 0.5 * spikes, rel=0.15)
 
@@ -113,7 +115,7 @@ def test_bandwidth_stays_the_priors_where_sizes_say_nothing(seed: int) -> None:
     times = TransferTimes(PRIOR, TransferSettings())
     for at in range(2000):
         n = int(rng.integers(4, 40))
-        times.answered(n, 6 * n, 8, 0.1 * float(rng.lognormal(0, 0.15)), 0.0, float(at))
+        times.record_answer(n, 6 * n, 8, 0.1 * float(rng.lognormal(0, 0.15)), 0.0, float(at))
     assert times.bandwidth_Bps == 250e3
     assert times.per_item_s == pytest.approx(6 / 250e3, rel=0.2)
 
@@ -121,19 +123,19 @@ def test_bandwidth_stays_the_priors_where_sizes_say_nothing(seed: int) -> None:
 def test_the_floor_is_the_best_of_the_last_half_hour_or_hour() -> None:
     """What a link could be again."""
     times = TransferTimes(PRIOR, TransferSettings())
-    times.pinged(0.05, 0.0, 0.0)
+    times.record_ping(0.05, 0.0, 0.0)
     for at in range(1, 30):
-        times.pinged(0.2, 0.0, 60.0 * at)
+        times.record_ping(0.2, 0.0, 60.0 * at)
     assert times.floor_s == pytest.approx(0.05)
     for at in range(30, 130):
-        times.pinged(0.2, 0.0, 60.0 * at)
+        times.record_ping(0.2, 0.0, 60.0 * at)
     assert times.floor_s == pytest.approx(0.2)
 
 
 def test_a_peer_that_claims_to_have_spent_more_than_it_was_asked_for_gains_nothing() -> None:
     """No trip is shorter than none."""
     times = TransferTimes(PRIOR, TransferSettings())
-    times.answered(10, 100, 10, 0.1, 5.0, 0.0)
+    times.record_answer(10, 100, 10, 0.1, 5.0, 0.0)
     assert times.rtt_s == 0.0
     assert times.fixed_s >= 0.0
 
@@ -162,5 +164,5 @@ def test_sizes_that_follow_the_round_trip_are_not_its_cause() -> None:
         is_slow = i // 32 % 2 == 1
         n = (40 if is_slow else 20) + i * 7 % 10
         rtt_s = 0.2 if is_slow else 0.1
-        times.answered(n, 50 + 2 * n, 32, rtt_s + (82 + 2 * n) / 250e3, 0.0, float(i))
+        times.record_answer(n, 50 + 2 * n, 32, rtt_s + (82 + 2 * n) / 250e3, 0.0, float(i))
     assert times.bandwidth_Bps == pytest.approx(250e3)

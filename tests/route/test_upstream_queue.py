@@ -62,9 +62,9 @@ def test_who_takes_longer_than_it_tells_is_set_aside_under_load_too() -> None:
 def test_a_liar_that_blames_its_queue_is_not_chosen() -> None:
     """It tells no wait and says of each answer that it waited: what is seen counts."""
     node = router("a", "b")
-    node.told("b", word("b", line(0.05, 0.001, MAX_N), stamp=(0, 1)), 0.0)
+    node.record_advert("b", word("b", line(0.05, 0.001, MAX_N), stamp=(0, 1)), 0.0)
     assert node.choose(90, 0.5).target == "a"
-    node.answered_by("a", 90, 500, 10, 5.1, 5.0, word("a"), 1.0, waited_s=4.9)
+    node.record_answer("a", 90, 500, 10, 5.1, 5.0, word("a"), 1.0, waited_s=4.9)
     assert node.choose(90, 1.0).target == "b"
     assert node.states(1.0)[0].state == "ready"
 
@@ -73,7 +73,7 @@ def test_answers_that_were_under_way_together_are_one_disturbance() -> None:
     """An upstream that stands still for a second delays all of them, and tells no lie by that."""
     node = router("a")
     for i in range(16):
-        node.answered_by("a", 90, 500, 10, 1.3, 1.2, word("a"), 2.0 + 1e-3 * i)
+        node.record_answer("a", 90, 500, 10, 1.3, 1.2, word("a"), 2.0 + 1e-3 * i)
     assert node.states(3.0)[0].state == "ready"
 
 
@@ -82,15 +82,15 @@ def test_what_is_on_its_way_to_an_upstream_delays_the_next() -> None:
     node = router("a")
     passages = [node.enter("a", 90, 1.0) for _ in range(10)]
     assert node.choose(90, 1.0).target == LOCAL
-    for passage in passages:
-        node.leave("a", passage, 1.0)
+    for ticket in passages:
+        node.leave("a", ticket, 1.0)
     assert node.choose(90, 1.0).target == "a"
 
 
 def test_a_wait_that_was_told_fades_where_nothing_else_is_heard() -> None:
     """Else an upstream that was busy once would be avoided until the next ping."""
     queue = UpstreamQueue(memory_s=2.0)
-    queue.told(1.0, 0.0)
+    queue.record_advertised_wait(1.0, 0.0)
     assert queue.wait_s(0.0, 2.0) == pytest.approx(0.5)
     assert queue.wait_s(0.0, 300.0) == 0.0
 
@@ -110,13 +110,13 @@ def test_answers_that_delay_each_other_say_nothing_of_the_way() -> None:
     before = node.states(0.0)[0].rtt_s
     for i in range(64):
         passages = [node.enter("a", 90, 1.0 + i) for _ in range(4)]
-        for passage in passages:
-            node.send("a", passage, 1.0 + i)
-        for k, passage in enumerate(passages[1:]):
+        for ticket in passages:
+            node.send("a", ticket, 1.0 + i)
+        for k, ticket in enumerate(passages[1:]):
             away_s = 0.2 + (0.0 if k == 2 else 0.05)
-            node.answered_by("a", 90, 0, 0, away_s, 0.1, word("a"), 1.2 + i, 0.0, passage)
-        for passage in passages:
-            node.leave("a", passage, 1.3 + i)
+            node.record_answer("a", 90, 0, 0, away_s, 0.1, word("a"), 1.2 + i, 0.0, ticket)
+        for ticket in passages:
+            node.leave("a", ticket, 1.3 + i)
     assert node.states(70.0)[0].rtt_s == pytest.approx(before, rel=0.05)
 
 
@@ -125,9 +125,9 @@ def test_a_way_that_became_slower_is_seen_under_load_too() -> None:
     node = router("a")
     for i in range(64):
         passages = [node.enter("a", 90, 1.0 + i) for _ in range(2)]
-        for passage in passages:
-            node.send("a", passage, 1.0 + i)
-        node.answered_by("a", 90, 0, 0, 0.4, 0.1, word("a"), 1.4 + i, 0.0, passages[1])
-        for passage in passages:
-            node.leave("a", passage, 1.4 + i)
+        for ticket in passages:
+            node.send("a", ticket, 1.0 + i)
+        node.record_answer("a", 90, 0, 0, 0.4, 0.1, word("a"), 1.4 + i, 0.0, passages[1])
+        for ticket in passages:
+            node.leave("a", ticket, 1.4 + i)
     assert node.states(70.0)[0].rtt_s == pytest.approx(0.3, rel=0.05)

@@ -31,24 +31,24 @@ class AdvertCache:
         self._behind_told: list[frozenset[str]] = []
         self._n_adverts = 0
 
-    def follow(self, ways: Sequence[Candidate]) -> None:
+    def set_ways(self, ways: Sequence[Candidate]) -> None:
         """Set the current ways. Adverts are kept while no way has changed by more than 3 %."""
         behind = [self._behind(way.name) for way in ways]
         pairs = zip(ways, self._ways, strict=False)
         if behind != self._behind_told or not all(_is_alike(a, b, self._max_n) for a, b in pairs):
             self._kept, self._ways, self._behind_told = {}, tuple(ways), behind
 
-    def of(
+    def get(
         self, predecessor: str | None, ways: Sequence[Candidate]
     ) -> tuple[CurveAdvert, Sequence[Candidate]]:
         """`predecessor`'s advert, of ways that do not depend on it, and these ways. None: of all ways."""
-        advert = self._kept.get(None) or self._made(None, ways)
+        advert = self._kept.get(None) or self._build(None, ways)
         if predecessor is not None and predecessor in advert.through:
             ways = [way for way in ways if predecessor not in self._behind(way.name)]
-            advert = self._kept.get(predecessor) or self._made(predecessor, ways)
+            advert = self._kept.get(predecessor) or self._build(predecessor, ways)
         return advert, ways
 
-    def _made(self, predecessor: str | None, ways: Sequence[Candidate]) -> CurveAdvert:
+    def _build(self, predecessor: str | None, ways: Sequence[Candidate]) -> CurveAdvert:
         self._n_adverts += 1
         stamp = (self._started, self._n_adverts)
         made = self._kept[predecessor] = advert_of(self._node, ways, self._behind, self._max_n, stamp)

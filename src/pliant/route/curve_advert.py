@@ -55,7 +55,7 @@ class Trail:
     path: tuple[str, ...] = ()
     hops_left: int = HOP_LIMIT
 
-    def at(self, node: str) -> "Trail":
+    def visit(self, node: str) -> "Trail":
         """The trail after `node` receives the request. Raises RouteError if it had received it before."""
         if node in self.path:
             raise RouteError(
@@ -64,13 +64,15 @@ class Trail:
             )
         return Trail((*self.path, node), self.hops_left)
 
-    def may_reach(self, successor: str, told: "CurveAdvert | None") -> bool:
-        """Return whether the request may go to `successor`, whose last advert is `told`."""
+    def may_reach(self, successor: str, advert: "CurveAdvert | None") -> bool:
+        """Return whether the request may go to `successor`, whose last advert is `advert`."""
         return (
-            self.hops_left > 0 and successor not in self.path and (told is None or told.node not in self.path)
+            self.hops_left > 0
+            and successor not in self.path
+            and (advert is None or advert.node not in self.path)
         )
 
-    def sent(self) -> "Trail":
+    def next_hop(self) -> "Trail":
         """Return the trail of a request sent to the next node. Raises RouteError if no hops are left."""
         if self.hops_left < 1:
             raise RouteError(

@@ -87,10 +87,10 @@ class LocalEndpoint:
         self._offered, self._way = levels, None
         if self._last_n is not None:
             least_s = None if self._is_in_doubt else self._least_s(self._last_n)
-            self._probes.offered(levels[-1].curve, self._last_n, least_s)
+            self._probes.record_curve(levels[-1].curve, self._last_n, least_s)
         return True
 
-    def answered(
+    def record_answer(
         self, n: int, seconds: float, last_n: int, now_s: float, joules: float | None = None
     ) -> bool:
         """Record an answer to an input of length n after `seconds` of work; return whether levels changed.
@@ -112,10 +112,10 @@ class LocalEndpoint:
         elif self.curve is not None:
             self._is_quicker = seconds * _SHIFT < self.curve.at(n)
         known_n = last_n if is_new or self._offered else None
-        self._probes.answered(self.curve, self._is_in_doubt, known_n, now_s, self._least_s(last_n))
+        self._probes.record_answer(self.curve, self._is_in_doubt, known_n, now_s, self._least_s(last_n))
         return is_new
 
-    def waits(self, wait_s: float, now_s: float) -> bool:
+    def set_wait(self, wait_s: float, now_s: float) -> bool:
         """Set the current wait of an input; return whether predecessors may have to be informed."""
         if wait_s != self.wait_s:
             self._usual_wait.set(wait_s, now_s)
@@ -142,7 +142,7 @@ class LocalEndpoint:
         (`is_awaited`): an endpoint without demand is seldom probed.
         """
         least_s, doubt = self._least_s(last_n), self._is_in_doubt
-        return self._probes.length(
+        return self._probes.next_length(
             self.curve, doubt, last_n, others_s, now_s, n_inputs, least_s, is_awaited=is_awaited
         )
 

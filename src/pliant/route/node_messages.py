@@ -115,17 +115,17 @@ class NodeTime:
     waited_s: float = 0.0
 
 
-def encode_advert(told: CurveAdvert, spent: NodeTime | None = None) -> str:
+def encode_advert(advert: CurveAdvert, spent: NodeTime | None = None) -> str:
     """Encode the value of `Pliant-Curve`, of ping answers and of broadcasts. Times keep seven digits."""
     message = CurveMessage(
-        told.node,
-        _points(told.curve),
-        tuple(sorted(told.through)),
-        told.stamp,
-        float(f"{told.wait_s:.7g}") or None,
+        advert.node,
+        _points(advert.curve),
+        tuple(sorted(advert.through)),
+        advert.stamp,
+        float(f"{advert.wait_s:.7g}") or None,
         None if spent is None else float(f"{spent.seconds:.9g}"),
         None if spent is None else float(f"{spent.waited_s:.9g}") or None,
-        _levels(told.levels),
+        _levels(advert.levels),
     )
     return msgspec.json.encode(message).decode("ascii")
 
@@ -134,8 +134,8 @@ def decode_advert(text: str | bytes) -> tuple[CurveAdvert, NodeTime | None]:
     """Return (the sender's advert, its time for the request). Raises PeerCurveError if either is invalid."""
     try:
         message = _decode(text, _CURVE, CURVE_HEADER)
-        told = [(one.accuracy, one.fidelity, bytes(one.points), bytes(one.bound)) for one in message.levels]
-        levels = _levels_of(bytes(message.points), tuple(told))
+        fields = [(one.accuracy, one.fidelity, bytes(one.points), bytes(one.bound)) for one in message.levels]
+        levels = _levels_of(bytes(message.points), tuple(fields))
     except (RouteError, msgspec.DecodeError, RecursionError, UnicodeError) as error:
         raise PeerCurveError(str(error)) from error
     through = frozenset((*message.through, message.node))
@@ -161,14 +161,14 @@ def _levels(levels: tuple[ServiceLevel, ...]) -> tuple[LevelMessage, ...]:
 
 
 @lru_cache(maxsize=_MOST_KNOWN)
-def _levels_of(best: bytes, told: tuple[_LevelFields, ...]) -> tuple[ServiceLevel, ...]:
+def _levels_of(best: bytes, fields: tuple[_LevelFields, ...]) -> tuple[ServiceLevel, ...]:
     """Decode a message's levels, whose most accurate one has the points `best`; cached."""
     levels = tuple(
         ServiceLevel(_curve(points or best), accuracy, _curve(bound) if bound else None, fidelity)
-        for accuracy, fidelity, points, bound in told or _ONE_LEVEL
+        for accuracy, fidelity, points, bound in fields or _ONE_LEVEL
     )
     qualities = [level.quality for level in levels]
-    if told and (told[-1][2] or qualities != sorted(qualities)):
+    if fields and (fields[-1][2] or qualities != sorted(qualities)):
         raise PeerCurveError(f"a peer's levels have the qualities {qualities}; expected them to rise.")
     return levels
 

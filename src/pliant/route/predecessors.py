@@ -22,7 +22,7 @@ class Listener:
 class _Predecessor:
     listener: Listener | None
     heard_s: float
-    told: CurveAdvert | None = None
+    advert: CurveAdvert | None = None
 
 
 class Predecessors:
@@ -44,7 +44,7 @@ class Predecessors:
     def names(self) -> tuple[str, ...]:
         return tuple(self._known)
 
-    def heard_of(self, name: str, listener: Listener | None, now_s: float) -> None:
+    def register(self, name: str, listener: Listener | None, now_s: float) -> None:
         known = self._known.get(name)
         if known is not None:
             known.heard_s, known.listener = now_s, listener or known.listener
@@ -54,18 +54,18 @@ class Predecessors:
         self._known[name] = _Predecessor(listener, now_s)
         self.expires_at_s = min(self.expires_at_s, now_s + self._expire_after_s)
 
-    def forget(self, name: str) -> None:
+    def remove(self, name: str) -> None:
         self._known.pop(name, None)
 
     def listener_of(self, name: str) -> Listener | None:
         known = self._known.get(name)
         return known.listener if known is not None else None
 
-    def told(self, name: str, advert: CurveAdvert) -> None:
+    def record_advert(self, name: str, advert: CurveAdvert) -> None:
         """Record that `advert` was sent to it, with an answer."""
         known = self._known.get(name)
         if known is not None:
-            known.told = advert
+            known.advert = advert
 
     def expire(self, now_s: float) -> None:
         """Remove predecessors that were inactive for too long."""
@@ -77,7 +77,7 @@ class Predecessors:
         heard_s = min((known.heard_s for known in self._known.values()), default=float("inf"))
         self.expires_at_s = heard_s + self._expire_after_s
 
-    def behind(
+    def take_outdated(
         self, word_for: Callable[[str], CurveAdvert], max_n: int, threshold_s: float, ratio: float
     ) -> tuple[tuple[CurveAdvert, tuple[str, ...]], ...]:
         """Return (advert, recipients) where the last sent advert is off by more than T_th (CRIME 4.3.3).
@@ -95,15 +95,15 @@ class Predecessors:
             return compared[key]
 
         for name, known in self._known.items():
-            if known.listener is None or known.told is None:
+            if known.listener is None or known.advert is None:
                 continue
             advert = word_for(name)
-            if known.told is advert:
+            if known.advert is advert:
                 continue
-            is_other_wait = _is_other_wait(known.told.wait_s, advert.wait_s, threshold_s)
-            if is_other_wait or has_moved(known.told.levels, advert.levels):
+            is_other_wait = _is_other_wait(known.advert.wait_s, advert.wait_s, threshold_s)
+            if is_other_wait or has_moved(known.advert.levels, advert.levels):
                 groups.setdefault(advert, []).append(name)
-                known.told = advert
+                known.advert = advert
         return tuple((advert, tuple(names)) for advert, names in groups.items())
 
 

@@ -34,7 +34,7 @@ class ProbeSchedule:
         """Return whether this device's last answer is older than the probe interval."""
         return now_s - self._here_s > self._after_s
 
-    def answered(
+    def record_answer(
         self,
         curve: Curve | None,
         is_in_doubt: bool,
@@ -49,10 +49,10 @@ class ProbeSchedule:
         self._here_s = now_s
         self.at_s = now_s + (_CONFIRM_S if is_in_doubt else self._after_s)
         if curve is not None and last_n is not None:
-            self.offered(curve, last_n, None if is_in_doubt else least_s)
+            self.record_curve(curve, last_n, None if is_in_doubt else least_s)
 
-    def offered(self, curve: Curve, last_n: int, least_s: float | None) -> None:
-        """Record that answers take `curve`; see `answered`. `least_s` is None if no probe is urgent."""
+    def record_curve(self, curve: Curve, last_n: int, least_s: float | None) -> None:
+        """Record that answers take `curve`; see `record_answer`. `least_s` is None if no probe is urgent."""
         if self._best is None or curve.at(last_n) < self._best.at(last_n):
             self._best = curve
         elif least_s is None or self._after_s == float("inf"):
@@ -60,7 +60,7 @@ class ProbeSchedule:
         elif curve.at(last_n) > _SLOWED * self._best.at(last_n):
             self.at_s = min(self.at_s, self._here_s + self._pause_s(least_s))
 
-    def length(
+    def next_length(
         self,
         curve: Curve | None,
         is_in_doubt: bool,

@@ -1,7 +1,8 @@
 """One node's decisions for one model, driven by events (CRIME 4).
 
 Nodes and the simulator use the same object: it receives every event with its time (`now_s`, monotonic
-seconds), and returns where an input goes (`choose`), a predecessor's advert (`tell`) and other tasks (`due`).
+seconds), and returns where an input goes (`choose`), a predecessor's advert (`advertise`) and other tasks
+(`take_due_tasks`).
 
 Loops and counting to infinity are excluded. A node's advert carries the set of nodes that its curve depends
 on (`CurveAdvert.through`, the path vector of BGP as a set). Two rules follow: a successor whose curve depends
@@ -54,7 +55,7 @@ class Router:
         self.predecessors = Predecessors(settings.expire_after_s)
         self._ways: list[Candidate] = []
         """This device's endpoints and every successor that is ready, without their queues."""
-        self._adverts = AdvertCache(name, started, settings.max_n, self._behind)
+        self._adverts = AdvertCache(name, started, settings.max_n, self._dependencies)
         self._pings = PingSchedule(settings)
         self._last_n = 1
         self._expects_until_s = inf
@@ -80,7 +81,7 @@ class Router:
         `exclude` names candidates tried before (`LOCAL` too); a `trail` excludes nodes it has passed, and
         all successors after its last hop. Raises RouteError if none is left, and as `choose_endpoint.choose`.
         """
-        self._expect(now_s)
+        self._update_expected(now_s)
         candidates = self._candidates(now_s)
         above = [c for c in candidates[len(self._here) :] if self._is_allowed(c.name, (), trail)]
         candidates = [c for c in candidates if self._is_allowed(c.name, exclude, trail)]
@@ -96,37 +97,37 @@ class Router:
         self, n: int, now_s: float, objective: Objective = TIME, terms: Terms = NO_TERMS
     ) -> tuple[Option, ...]:
         """Return each candidate's best option for an input of length n, best first."""
-        self._expect(now_s)
+        self._update_expected(now_s)
         return rank(n, self._candidates(now_s), objective, terms)
 
-    def tell(self, now_s: float, predecessor: str | None = None) -> CurveAdvert:
+    def advertise(self, now_s: float, predecessor: str | None = None) -> CurveAdvert:
         """Return this node's advert (CRIME 4.2); records that `predecessor` (a node's name) received it."""
-        self._expect(now_s)
-        advert, ways = self._adverts.of(predecessor, self._refreshed())
+        self._update_expected(now_s)
+        advert, ways = self._adverts.get(predecessor, self._refresh_ways())
         if predecessor is not None:
-            self.predecessors.told(predecessor, self._word(advert, ways, now_s))
-        return self._word(advert, ways, now_s, is_now=True)
+            self.predecessors.record_advert(predecessor, self._add_wait(advert, ways, now_s))
+        return self._add_wait(advert, ways, now_s, is_now=True)
 
-    def due(self, now_s: float) -> tuple[RouterTask, ...]:
+    def take_due_tasks(self, now_s: float) -> tuple[RouterTask, ...]:
         """Return the tasks that are due now; each is returned once."""
         if now_s < self._next_due_s and self._is_checked:
             return ()
         self.predecessors.expire(now_s)
-        self._next_due_s, self._is_checked = self._earliest(), True
+        self._next_due_s, self._is_checked = self._next_event_s(), True
         if now_s < self._next_due_s:
             return tuple(self._broadcasts(now_s))
         pings = self._pings.due(self._successors.values(), partial(self._candidates, now_s), now_s)
         found: list[RouterTask] = [*pings, *self._broadcasts(now_s), *self._probes(now_s)]
-        self._next_due_s = self._earliest()
+        self._next_due_s = self._next_event_s()
         return tuple(found)
 
     def next_due_s(self, now_s: float) -> float:
-        """Return when to call `due` next, if no event occurs before; infinity if never."""
+        """Return when to call `take_due_tasks` next, if no event occurs before; infinity if never."""
         return self._next_due_s if self._is_checked else now_s
 
     # -- successors
 
-    def successor(self, name: str, prior: Link) -> None:
+    def add_successor(self, name: str, prior: Link) -> None:
         """Add an upstream; it is pinged at once, and becomes a candidate when it has answered."""
         if name in self._successors or name in self._here:
             raise RouteError(
@@ -134,14 +135,14 @@ class Router:
             )
         self._successors[name] = Successor(name, prior, self.settings, self.name, self._radio)
         self._successors[name].assume(self._here[LOCAL].way.best.accuracy)
-        self._changed()
+        self._mark_changed()
 
-    def remove(self, name: str) -> None:
+    def remove_successor(self, name: str) -> None:
         """Remove an upstream."""
         if self._successors.pop(name, None) is not None:
-            self._changed()
+            self._mark_changed()
 
-    def answered_by(
+    def record_answer(
         self,
         successor: str,
         n: int,
@@ -149,21 +150,21 @@ class Router:
         received_bytes: int,
         away_s: float,
         spent_s: float,
-        told: CurveAdvert | None,
+        advert: CurveAdvert | None,
         now_s: float,
         waited_s: float = 0.0,
-        passage: QueueTicket | None = None,
+        ticket: QueueTicket | None = None,
     ) -> None:
         """Record an answer of `successor` after `away_s`, of which it spent `spent_s` by its own clock.
 
-        Of that, the input was queued for `waited_s`; `passage` is the result of `enter`.
+        Of that, the input was queued for `waited_s`; `ticket` is the result of `enter`.
         """
         peer = self._successors.get(successor)
         if peer is None:
             return
         otherwise_s = partial(self._least_s, without=successor, now_s=now_s)
         sizes = (sent_bytes, received_bytes)
-        if peer.answered(n, *sizes, away_s, spent_s, told, now_s, otherwise_s, waited_s, passage):
+        if peer.record_answer(n, *sizes, away_s, spent_s, advert, now_s, otherwise_s, waited_s, ticket):
             self._is_stale = True
         self._is_checked = False
         self._expects_until_s = min(self._expects_until_s, peer.transfer.changes_at_s)
@@ -180,25 +181,27 @@ class Router:
         peer = self._successors.get(successor)
         return peer is not None and peer.queue.has_room
 
-    def send(self, successor: str, passage: QueueTicket, now_s: float) -> None:
-        """Record that the input of `passage` is sent now."""
-        passage.queue.send(passage, now_s)
+    def send(self, successor: str, ticket: QueueTicket, now_s: float) -> None:
+        """Record that the input of `ticket` is sent now."""
+        ticket.queue.send(ticket, now_s)
 
-    def leave(self, successor: str, passage: QueueTicket, now_s: float) -> None:
-        """Record that the input of `passage` was answered, failed, or will not be sent."""
-        passage.queue.leave(passage, now_s)  # `successor` may have been removed and added since
+    def leave(self, successor: str, ticket: QueueTicket, now_s: float) -> None:
+        """Record that the input of `ticket` was answered, failed, or will not be sent."""
+        ticket.queue.leave(ticket, now_s)  # `successor` may have been removed and added since
 
-    def pinged(self, successor: str, away_s: float, spent_s: float, told: CurveAdvert, now_s: float) -> None:
+    def record_ping(
+        self, successor: str, away_s: float, spent_s: float, advert: CurveAdvert, now_s: float
+    ) -> None:
         """Record a ping's answer from `successor`."""
-        self._update(successor, lambda peer: peer.pinged(away_s, spent_s, told, now_s))
+        self._update(successor, lambda peer: peer.record_ping(away_s, spent_s, advert, now_s))
 
-    def told(self, successor: str, told: CurveAdvert, now_s: float) -> None:
+    def record_advert(self, successor: str, advert: CurveAdvert, now_s: float) -> None:
         """Record an advert of `successor`, from an answer without information on the way there."""
         peer = self._successors.get(successor)
-        if peer is not None and peer.tell(told, now_s):
-            self._changed()
+        if peer is not None and peer.set_advert(advert, now_s):
+            self._mark_changed()
 
-    def gossip(self, successor: str, told: CurveAdvert, now_s: float) -> None:
+    def handle_broadcast(self, successor: str, advert: CurveAdvert, now_s: float) -> None:
         """Handle a broadcast in the name of `successor` (CRIME 4.3.3 ii).
 
         Broadcasts are not authenticated, so it is only a hint to ping `successor`, and its curve changes no
@@ -208,28 +211,28 @@ class Router:
         if peer is None:
             return
         if self.settings.trusts_broadcasts:
-            self.told(successor, told, now_s)
+            self.record_advert(successor, advert, now_s)
             return
-        peer.hinted(now_s)
+        peer.record_hint(now_s)
         self._is_checked = False
 
-    def failed(self, successor: str, now_s: float, reason: str = "no answer") -> None:
+    def record_failure(self, successor: str, now_s: float, reason: str = "no answer") -> None:
         """Record that `successor` was unreachable, or returned its own error; `reason` is for people."""
-        self._update(successor, lambda peer: peer.failed(now_s, reason))
+        self._update(successor, lambda peer: peer.record_failure(now_s, reason))
 
-    def mismatched(self, successor: str, now_s: float, reason: str = "does not fit") -> None:
+    def record_mismatch(self, successor: str, now_s: float, reason: str = "does not fit") -> None:
         """Record that `successor` holds another model, or has another protocol: it gets no requests."""
-        self._update(successor, lambda peer: peer.mismatched(now_s, reason))
+        self._update(successor, lambda peer: peer.record_mismatch(now_s, reason))
 
-    def doubted(self, successor: str, now_s: float) -> None:
+    def record_doubt(self, successor: str, now_s: float) -> None:
         """Record that the wait for an answer of `successor` was ended before its possible time."""
-        self._update(successor, lambda peer: peer.doubted(now_s))
+        self._update(successor, lambda peer: peer.record_doubt(now_s))
 
-    def overdue(self, successor: str, n: int, late_s: float, now_s: float) -> None:
+    def record_overdue(self, successor: str, n: int, late_s: float, now_s: float) -> None:
         """Record that an answer of `successor` is `late_s` later than expected, and no longer waited for."""
-        self._update(successor, lambda peer: peer.overdue(n, late_s, now_s))
+        self._update(successor, lambda peer: peer.record_overdue(n, late_s, now_s))
 
-    def misbehaved(self, successor: str, now_s: float, reason: str = "sent what cannot be") -> None:
+    def record_misbehaviour(self, successor: str, now_s: float, reason: str = "sent what cannot be") -> None:
         """Record invalid data from `successor` (PeerCurveError): it is excluded for a while."""
         self._update(successor, lambda peer: peer.set_aside(now_s, reason))
 
@@ -238,47 +241,45 @@ class Router:
 
     # -- this device
 
-    def endpoint(self, name: str, prior: Curve | None = None, watts: float | None = None) -> None:
+    def add_endpoint(self, name: str, prior: Curve | None = None, watts: float | None = None) -> None:
         """Add an endpoint of this device, such as `CLUSTER`; its initial power is `watts`."""
         if name in self._here or name in self._successors:
             raise RouteError(f"{name!r} is an endpoint already; give each its own name.")
         self._here[name] = LocalEndpoint(name, self.settings, prior, watts)
-        self._changed()
+        self._mark_changed()
 
     def offer(self, levels: tuple[ServiceLevel, ...], endpoint: str = LOCAL) -> None:
         """Set an endpoint's current `levels`, worst first (`Endpoint.levels`)."""
         if self._here[endpoint].offer(levels):
             for peer in self._successors.values():
                 peer.assume(self._here[LOCAL].way.best.accuracy)
-            self._changed()
+            self._mark_changed()
             self._next_due_s = min(self._next_due_s, self._here[endpoint].probe_at_s)
 
-    def answered_here(
+    def record_local_answer(
         self, n: int, seconds: float, now_s: float, endpoint: str = LOCAL, joules: float | None = None
     ) -> None:
         """Record an answer of this device after `seconds` of work and `joules`, without queueing."""
         here = self._here[endpoint]
-        if here.answered(n, seconds, self._last_n, now_s, joules):
-            self._changed()
+        if here.record_answer(n, seconds, self._last_n, now_s, joules):
+            self._mark_changed()
         self._next_due_s = min(self._next_due_s, here.probe_at_s)
 
-    def waits(self, wait_s: float, now_s: float, endpoint: str = LOCAL) -> None:
+    def set_wait(self, wait_s: float, now_s: float, endpoint: str = LOCAL) -> None:
         """Set the time that an input arriving now would wait before its work here starts.
 
         The next choice here, answers and pings use it as it is. Broadcasts carry the average of the last
         `wait_memory_s`: otherwise all predecessors at once would alternately fill and empty a queue.
         """
-        if self._here[endpoint].waits(wait_s, now_s):
+        if self._here[endpoint].set_wait(wait_s, now_s):
             self._is_checked = False
 
     # -- predecessors
 
-    def heard_of(self, predecessor: str, listener: Listener | None, now_s: float) -> None:
+    def add_predecessor(self, predecessor: str, listener: Listener | None, now_s: float) -> None:
         """Record a request or ping of `predecessor`; broadcasts go to its `listener`, until it expires."""
-        self.predecessors.heard_of(predecessor, listener, now_s)
+        self.predecessors.register(predecessor, listener, now_s)
         self._next_due_s = min(self._next_due_s, now_s + self.settings.expire_after_s)
-
-    # -- to look at
 
     @property
     def endpoints(self) -> tuple[str, ...]:
@@ -303,38 +304,36 @@ class Router:
         """Return every successor's current state."""
         return tuple(s.state(now_s) for s in self._successors.values())
 
-    # -- below
-
-    def _changed(self) -> None:
+    def _mark_changed(self) -> None:
         self._is_stale = True
         self._is_checked = False
 
     def _update(self, successor: str, act: Callable[[Successor], None]) -> None:
         if (peer := self._successors.get(successor)) is not None:
             act(peer)
-            self._changed()
+            self._mark_changed()
 
-    def _expect(self, now_s: float) -> None:
+    def _update_expected(self, now_s: float) -> None:
         """Update the expected ways to upstreams: the latest observation loses weight with time."""
         if now_s < self._expects_until_s:
             return
         for peer in self._successors.values():
-            if now_s >= peer.transfer.changes_at_s and peer.expect(now_s):
+            if now_s >= peer.transfer.changes_at_s and peer.update_expected(now_s):
                 self._is_stale = True
-        self._plan_expecting()
+        self._plan_update()
 
-    def _plan_expecting(self) -> None:
+    def _plan_update(self) -> None:
         changes_s = [peer.transfer.changes_at_s for peer in self._successors.values()]
         self._expects_until_s = min(changes_s, default=inf)
 
-    def _refreshed(self) -> list[Candidate]:
+    def _refresh_ways(self) -> list[Candidate]:
         """Return this device and its upstreams as currently known, without their queues."""
         if not self._is_stale:
             return self._ways
         here = [endpoint.way for endpoint in self._here.values()]
         self._ways = [*here, *[s.way() for s in self._successors.values() if s.is_ready]]
-        self._adverts.follow(self._ways)
-        self._plan_expecting()
+        self._adverts.set_ways(self._ways)
+        self._plan_update()
         self._is_stale = False
         return self._ways
 
@@ -342,15 +341,15 @@ class Router:
         """Return the same, with the wait of an input that arrives now."""
         for endpoint in self._here.values():
             endpoint.dependents.pass_time(now_s)
-        above = self._refreshed()[len(self._here) :]
+        above = self._refresh_ways()[len(self._here) :]
         return [*self.ways_here, *[self._successors[way.name].candidate(now_s) for way in above]]
 
     def _is_allowed(self, name: str, exclude: Collection[str], trail: Trail | None) -> bool:
         if name in exclude:
             return False
-        return trail is None or name in self._here or trail.may_reach(name, self._successors[name].told)
+        return trail is None or name in self._here or trail.may_reach(name, self._successors[name].advert)
 
-    def _word(
+    def _add_wait(
         self, advert: CurveAdvert, ways: Sequence[Candidate], now_s: float, *, is_now: bool = False
     ) -> CurveAdvert:
         """Return `advert`, made of `ways`, with the current or recent wait."""
@@ -358,10 +357,10 @@ class Router:
         wait_s = wait_beyond(advert, self._last_n, ways, waits_s) if any(waits_s) else 0.0
         return replace(advert, wait_s=wait_s) if wait_s else advert
 
-    def _behind(self, name: str) -> frozenset[str]:
+    def _dependencies(self, name: str) -> frozenset[str]:
         """Return the nodes that the curve of a candidate depends on."""
-        told = None if name in self._here else self._successors[name].told
-        return frozenset() if told is None else told.through
+        advert = None if name in self._here else self._successors[name].advert
+        return frozenset() if advert is None else advert.through
 
     def _wait_s(self, way: Candidate, now_s: float, *, is_now: bool) -> float:
         if way.name in self._here:
@@ -373,11 +372,11 @@ class Router:
     def _broadcasts(self, now_s: float) -> list[BroadcastTask]:
         if not self.predecessors:
             return []
-        settings, ways, of = self.settings, self._refreshed(), self._adverts.of
-        common = self._word(*of(None, ways), now_s)
+        settings, ways, of = self.settings, self._refresh_ways(), self._adverts.get
+        common = self._add_wait(*of(None, ways), now_s)
         limits = (settings.max_n, settings.threshold_s, settings.threshold_ratio)
-        behind = self.predecessors.behind(
-            lambda name: self._word(*of(name, ways), now_s) if name in common.through else common, *limits
+        behind = self.predecessors.take_outdated(
+            lambda name: self._add_wait(*of(name, ways), now_s) if name in common.through else common, *limits
         )
         return [BroadcastTask(names, advert) for advert, names in behind]
 
@@ -394,7 +393,7 @@ class Router:
         """Return the time of length n at the best other candidate; 0 if there is none."""
         return min((c.seconds(n) for c in self._candidates(now_s) if c.name != without), default=0.0)
 
-    def _earliest(self) -> float:
+    def _next_event_s(self) -> float:
         probes_s = [here.probe_at_s for here in self._here.values()]
         pings_s = [min(peer.ping_at_s, peer.queue.news_at_s) for peer in self._successors.values()]
         return min(self.predecessors.expires_at_s, *probes_s, *pings_s)

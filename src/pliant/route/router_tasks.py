@@ -8,7 +8,7 @@ from pliant.route.curve_advert import CurveAdvert
 
 @dataclass(frozen=True, slots=True)
 class PingTask:
-    """Request `successor`'s curve, without payload; report `pinged` or `failed`."""
+    """Request `successor`'s curve, without payload; report `record_ping` or `record_failure`."""
 
     successor: str
 
@@ -18,12 +18,13 @@ class BroadcastTask:
     """Send this node's advert to `predecessors` (names): it has changed by more than T_th (CRIME 4.3.3)."""
 
     predecessors: tuple[str, ...]
-    told: CurveAdvert
+    advert: CurveAdvert
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeTask:
-    """Answer an input of `length` at `endpoint` of this device, when it is idle; report `answered_here`.
+    """Answer an input of `length` at `endpoint` of this device, when it is idle; report it by
+    `record_local_answer`.
 
     It serves no request: of several levels, the fastest suffices.
     """

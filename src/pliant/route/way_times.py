@@ -26,7 +26,7 @@ class WayCurve:
     per_item_s: float
 
     @property
-    def whole(self) -> Curve:
+    def total(self) -> Curve:
         return self.curve.plus(self.fixed_s, self.per_item_s)
 
 
@@ -40,7 +40,7 @@ def lower_envelope(
     """
     if len(kinds[0]) > FEW and max_n <= DENSE:
         return _dense(kinds, counts, max_n)
-    curves = [[way.whole for way in ways] for ways in kinds]
+    curves = [[way.total for way in ways] for ways in kinds]
     found = [[minimum(of_kind[:count], max_n) for count in counts] for of_kind in curves]
     touching = [
         any(_touches(curve, made) for made, count in zip(found[0], counts, strict=True) if i < count)

@@ -172,6 +172,6 @@ def test_a_worker_of_another_release_is_taken_in_by_its_protocol() -> None:
     """Releases differ more often than what members tell each other."""
     with FakeCluster() as cluster:
         hello = Hello("0.0.7", "", 1, 10**9, ("made-up",))
-        cluster.primary.hear("old", hello)
+        cluster.primary.handle_message("old", hello)
         (member,) = cluster.primary.status().members
         assert (member.name, member.version, member.reason) == ("old", "0.0.7", None)

@@ -32,7 +32,7 @@ def test_a_postponed_search_is_made_once_after_the_pause(monkeypatch: pytest.Mon
     searches = Searches()
     with FakeCluster() as cluster:
         monkeypatch.setattr(cluster.primary, "clock", searches.clock)
-        with AdaptivePlanner(cluster.primary, lambda: 10**9, searches.choose) as steering:
+        with AdaptivePlanner(cluster.primary, lambda: 10**9, searches.choose) as planner:
             for now_s, tokens, lengths in (
                 (0.0, 40, [40]),
                 (0.5, 20, [40]),
@@ -43,5 +43,5 @@ def test_a_postponed_search_is_made_once_after_the_pause(monkeypatch: pytest.Mon
                 (60.0, 20, [40, 20]),
             ):
                 searches.now_s = now_s
-                held = steering.begin(cluster.source, tokens, ())
+                held = planner.begin(cluster.source, tokens, ())
                 assert (held.partition.tokens, searches.lengths) == (tokens, lengths)

@@ -62,16 +62,16 @@ def test_shares_are_planned_with_the_bytes_that_travel(coding: Coding) -> None:
     """Where float32 does not pay for a second device, half or a quarter of it may; it is no worse plan."""
     gained = []
     for bandwidth_Bps in (1e6, 1e7, 3e7, 5e7, 7e7, 1e8, 1e9):
-        picture = Topology(
+        topology = Topology(
             dict.fromkeys("ab", DEVICE), Links(dict.fromkeys("ab", Interface(bandwidth_Bps, bandwidth_Bps)))
         )
         plans = [
-            make_chooser()(SPEC, TOKENS, picture.capabilities, links, "a")
-            for links in (picture.links, scale_links(picture.links, coding))
+            make_chooser()(SPEC, TOKENS, topology.capabilities, links, "a")
+            for links in (topology.links, scale_links(topology.links, coding))
         ]
-        plain_s, coded_s = (predict(SPEC, plan, picture, coding).seconds for plan in plans)
+        plain_s, coded_s = (predict(SPEC, plan, topology, coding).seconds for plan in plans)
         gained.append(plain_s / coded_s)
         assert len(plans[1].participants) >= len(plans[0].participants)
     assert min(gained) > 0.97
     assert max(gained) > 1.1
-    assert scale_links(picture.links, "fp32") is picture.links
+    assert scale_links(topology.links, "fp32") is topology.links

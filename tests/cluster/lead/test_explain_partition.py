@@ -57,12 +57,12 @@ def test_equal_shares_that_do_not_fit_are_flagged() -> None:
     """Equal shares know no memory: the value, the limit and the next move stand beside the plan."""
     solved = _solved(shares="equal", d1=1000)
     need = weight_bytes(SPEC, solved.partition)
-    (line,) = misfits(need, solved.picture)
+    (line,) = misfits(need, solved.topology)
     assert line.startswith(f"d1 needs {format_bytes(need['d1'])}")
     assert format_bytes(1000) in line
     assert "--partition best" in line
     fitting = _solved()
-    assert not misfits(weight_bytes(SPEC, fitting.partition), fitting.picture)
+    assert not misfits(weight_bytes(SPEC, fitting.partition), fitting.topology)
 
 
 def test_a_split_that_saves_too_little_is_said_to() -> None:

@@ -206,8 +206,8 @@ def test_a_stranger_that_sends_garbage_is_listed(cluster: FakeCluster) -> None:
     """It never said hello, and is left out by its name all the same: also once it says one."""
     cluster.add("a")
     cluster.primary.wait_for(1, 10.0)
-    cluster.primary.hear("z", UnreadableMessage("z sent an invalid message", False))
-    cluster.primary.hear("z", Hello("1", "", 1, 1, ()))
+    cluster.primary.handle_message("z", UnreadableMessage("z sent an invalid message", False))
+    cluster.primary.handle_message("z", Hello("1", "", 1, 1, ()))
     member = cluster.primary.monitor.get("z")
     assert member is not None
     assert "invalid message" in (member.refused or "")
@@ -218,7 +218,7 @@ def test_a_worker_that_claims_the_last_epoch_leaves_numbers_for_others(cluster: 
     """Epochs start after the last one that any worker has seen, as it says."""
     cluster.add("a")
     cluster.primary.wait_for(1, 10.0)
-    cluster.primary.hear("z", StatusUpdate(1, 1 << 62))
+    cluster.primary.handle_message("z", StatusUpdate(1, 1 << 62))
     for seed in range(2):
         led = check(cluster, seed)
         assert led.plans[-1].partition.participants == ("p", "a")
@@ -255,7 +255,7 @@ def test_a_version_that_is_no_neighbour_is_refused(cluster: FakeCluster) -> None
     machine = cluster.add("a")
     cluster.primary.wait_for(1, 10.0)
     for _ in range(3):
-        cluster.primary.hear("z", UnreadableMessage(f"'z' {version_refusal(VERSION + 2)}", True))
+        cluster.primary.handle_message("z", UnreadableMessage(f"'z' {version_refusal(VERSION + 2)}", True))
     assert machine.worker.refusals == {}
     assert [m.name for m in cluster.primary.monitor.usable()] == ["a"]
     assert [event for event in cluster.events if "refused z" in event] == [
@@ -264,7 +264,7 @@ def test_a_version_that_is_no_neighbour_is_refused(cluster: FakeCluster) -> None
     ]
     with pytest.raises(ClusterError, match=r"1 of 2 .* Refused: z \('z' speaks version .* on both\)\. "):
         cluster.primary.wait_for(2, 0.05)
-    cluster.primary.hear("z", Hello("1", "", 1, 1, ()))
+    cluster.primary.handle_message("z", Hello("1", "", 1, 1, ()))
     assert [m.name for m in cluster.primary.monitor.usable()] == ["a", "z"], "it was updated"
 
 
@@ -293,7 +293,7 @@ def test_a_member_of_an_older_release_gets_no_coded_layers(cluster: FakeCluster)
     cluster.primary.wait_for(2, 10.0)
     old = cluster.primary.monitor.get("a")
     assert old is not None
-    cluster.primary.monitor.greet("a", Hello("0", "", 1, old.free_bytes, old.hello.models))
+    cluster.primary.monitor.register("a", Hello("0", "", 1, old.free_bytes, old.hello.models))
     coded = replace(spread(cluster.spec, 7, "p", "ab", 2), bits=(4,) * cluster.spec.n_layers)
     with pytest.raises(PlanNotReadyError, match="no coded weights") as error:
         cluster.primary.plans.prepare(cluster.source, coded, "fp32")
@@ -331,7 +331,7 @@ def test_a_worker_that_did_not_hear_the_primary_for_a_while_is_not_waited_for() 
             cluster.add(name)
         cluster.primary.wait_for(2, 10.0)
         worker = cluster.machines["a"].worker
-        cluster.before["a"] = once_at(1, "rest", lambda: worker.lose("p"))
+        cluster.before["a"] = once_at(1, "rest", lambda: worker.handle_lost_peer("p"))
         led = check(cluster)
         (fault,) = led.faults
         assert not fault.verdicts
@@ -342,7 +342,7 @@ def test_a_wait_for_workers_ends_when_a_penalty_does(cluster: FakeCluster) -> No
     """Nobody tells that a penalty is over: a wait that only listens for news would go on to its end."""
     cluster.add("a")
     cluster.primary.wait_for(1, 10.0)
-    cluster.primary.monitor.fail("a")
+    cluster.primary.monitor.record_failure("a")
     start_s = time.monotonic()
     cluster.primary.wait_for(1, 30.0)
     assert time.monotonic() - start_s < 15.0
@@ -362,10 +362,10 @@ def test_a_run_stops_at_a_boundary_for_a_plan_that_has_no_room_beside_the_curren
     cluster.steer.pauses, cluster.steer.halts = ((), (3,)) if is_now else ((3,), ())
     led = check(cluster)
     assert not led.faults
-    assert led.turns[0].epoch < led.turns[-1].epoch
+    assert led.tasks[0].epoch < led.tasks[-1].epoch
     with pytest.raises(ClusterError, match="has ended"):  # nothing of it stays in memory
-        cluster.comm.receive("a", Tag(led.turns[0].epoch, 0, 0), np.zeros(1), 0.0)
-    before, after = led.turns[2], led.turns[3]
+        cluster.comm.receive("a", Tag(led.tasks[0].epoch, 0, 0), np.zeros(1), 0.0)
+    before, after = led.tasks[2], led.tasks[3]
     assert after.epoch > before.epoch
     assert led.plans[2] is not led.plans[3]
     exchanged = [step.work for step in after.segment.steps if isinstance(step.work, Exchange)]

@@ -45,7 +45,7 @@ CLOCK = Clock()
 def searched(
     found: PartitionCache,
     tokens: int,
-    picture: Topology = PICTURE,
+    topology: Topology = PICTURE,
     now_s: float = 1.0,
     took_s: float = 0.0,
     *,
@@ -59,10 +59,10 @@ def searched(
         searches.append(tokens)
         CLOCK.now_s += took_s
         alone = Partition("ws", "p", (Share("p", 12, tokens),), tokens)
-        return HALF.resize(tokens) if "b" in picture.capabilities else alone
+        return HALF.resize(tokens) if "b" in topology.capabilities else alone
 
-    solved = found.of(SPEC, tokens, picture, search, may_pause=may_pause)
-    assert (solved.partition.tokens, solved.picture) == (tokens, picture)
+    solved = found.get(SPEC, tokens, topology, search, may_pause=may_pause)
+    assert (solved.partition.tokens, solved.topology) == (tokens, topology)
     return bool(searches)
 
 
@@ -87,8 +87,8 @@ def test_nothing_stands_once_it_may_be_another(found: PartitionCache) -> None:
     """Devices that slow down, leave or come, memory that is short, time, other lengths, other models."""
     left = replace(PICTURE, capabilities=dict.fromkeys("pa", DEVICE))
     short = {**PICTURE.capabilities, "b": replace(DEVICE, free_bytes=1000)}
-    for picture in (drifted(1.4), left, replace(PICTURE, capabilities=short)):
-        assert searched(found, 40, picture)
+    for topology in (drifted(1.4), left, replace(PICTURE, capabilities=short)):
+        assert searched(found, 40, topology)
     assert not searched(found, 40, drifted(3.0, kind="head"))  # no layer feels it
     assert searched(found, 31)
     assert searched(found, 51)
@@ -103,7 +103,7 @@ def test_searches_pause_while_what_was_found_does_about_as_well() -> None:
     assert searched(known, 40, now_s=0.0, took_s=0.02)
     assert known.is_paused
     assert known.search_s == pytest.approx(0.02)
-    near, far = (known.of(SPEC, n, PICTURE, lambda: pytest.fail("a search")) for n in (41, 60))
+    near, far = (known.get(SPEC, n, PICTURE, lambda: pytest.fail("a search")) for n in (41, 60))
     assert (near.is_due, far.is_due) == (False, True)
     assert not any(searched(known, n, now_s=0.5) for n in (10, 31, 51, 160))
     assert not searched(known, 40, drifted(1.3), now_s=0.5)
@@ -134,13 +134,13 @@ def test_what_is_found_for_one_length_is_hardly_slower_at_another(
 ) -> None:
     """Than what a search finds: by less, in the cost model, than lengths that are near differ by."""
     devices = {"p": DEVICE, "a": replace(DEVICE, cycles_per_flop=a), "b": replace(DEVICE, cycles_per_flop=b)}
-    picture = Topology(devices, Links({name: Interface(bandwidth_Bps, bandwidth_Bps) for name in devices}))
+    topology = Topology(devices, Links({name: Interface(bandwidth_Bps, bandwidth_Bps) for name in devices}))
     choose = make_chooser()
     taken, best = (
-        predict(SPEC, one, picture).seconds
+        predict(SPEC, one, topology).seconds
         for one in (
-            choose(SPEC, 40, devices, picture.links, "p").resize(tokens),
-            choose(SPEC, tokens, devices, picture.links, "p"),
+            choose(SPEC, 40, devices, topology.links, "p").resize(tokens),
+            choose(SPEC, tokens, devices, topology.links, "p"),
         )
     )
     assert taken <= 1.25 * best
@@ -161,17 +161,17 @@ def test_a_submodel_takes_the_whole_models_partition_or_one_of_its_devices(
 ) -> None:
     """Without a search: in proportion, unless shares may be chosen and exchanges would take longer."""
     known = PartitionCache(lambda: 0.0, is_free=is_free)
-    picture = replace(drifted(0.9, "b"), links=Links(PICTURE.links.interfaces, latency_s=0.1))
+    topology = replace(drifted(0.9, "b"), links=Links(PICTURE.links.interfaces, latency_s=0.1))
 
     def search() -> Partition:
         return HALF
 
-    known.of(SPEC, 40, picture, search)
+    known.get(SPEC, 40, topology, search)
     part = SPEC.submodel(2, 3)
-    found = known.of(part, 32, picture, lambda: pytest.fail("a search"))
+    found = known.get(part, 32, topology, lambda: pytest.fail("a search"))
     partition = found.partition
     assert (partition.tokens, partition.n_heads, partition.participants) == (32, 3, participants)
-    assert found.program.segments[1:-1] == predict(part, partition, picture).program.segments[1:-1]
+    assert found.program.segments[1:-1] == predict(part, partition, topology).program.segments[1:-1]
     assert len(found.program.segments) == 2 + 2
     if not is_free:
         assert [share.rows for share in partition.shares] == [0, 19, 13]

@@ -55,7 +55,7 @@ def test_a_link_that_stays_slow_is_found_and_not_overshot(slower: float) -> None
     """Each layer's times are held against the links as known by now: held against the plan's, the same
     slowness would count again in every layer, without end."""
     plan = solved()
-    slow = settled(plan, plan.picture.links, slower)
+    slow = settled(plan, plan.topology.links, slower)
     again = settled(plan, slow, 1.0)
     for src, dst in (("p", "a"), ("a", "p")):
         assert slow.link(src, dst).bandwidth_Bps == pytest.approx(BANDWIDTH / slower, rel=0.01)
@@ -66,7 +66,7 @@ def test_one_stall_is_no_slow_link() -> None:
     """A core that was taken away for a moment must not cost the plan its workers."""
     plan = solved()
     notes = {"p": Note(0.0, 0, {}, {"a": (1000, 1e4 * plan.byte_s["a", "p"] * 1000)})}
-    assert link_ratios(plan, plan.picture.links, notes, {}) == {("a", "p"): MOST_AT_ONCE}
+    assert link_ratios(plan, plan.topology.links, notes, {}) == {("a", "p"): MOST_AT_ONCE}
 
 
 def test_clocks_that_differ_are_set_off() -> None:
@@ -74,7 +74,7 @@ def test_clocks_that_differ_are_set_off() -> None:
     plan = solved()
     took_s = 1000 * plan.byte_s["a", "p"]
     notes = {"p": Note(0.0, 0, {}, {"a": (1000, took_s - 500.0)})}
-    found = link_ratios(plan, plan.picture.links, notes, {"a": 500.0})
+    found = link_ratios(plan, plan.topology.links, notes, {"a": 500.0})
     assert found["a", "p"] == pytest.approx(1.0, rel=1e-3)
 
 
@@ -85,9 +85,9 @@ def test_who_is_gone_says_nothing_about_links() -> None:
     assert link_ratios(plan, links, {"p": Note(0.0, 0, {}, {"a": (1000, 1.0)})}, {}) == {}
 
 
-def quick_partitions(picture: Topology, primary: str, tokens: int) -> Iterator[Partition]:
+def quick_partitions(topology: Topology, primary: str, tokens: int) -> Iterator[Partition]:
     """The quickest of all that have no grid, by the closed form, and some that have one."""
-    p = pose(SMALL, tokens, picture.capabilities, picture.links, primary)
+    p = pose(SMALL, tokens, topology.capabilities, topology.links, primary)
     for mode in ("ws", "1d"):
         plans = all_plans(p, mode)
         yield from (to_partition(p, plans.take(i)) for i in np.argsort(seconds(p, plans))[:12])

@@ -46,12 +46,12 @@ def test_what_is_no_address_is_refused(address: str) -> None:
 
 def test_an_alarm_may_ring_often_and_after_its_end() -> None:
     """Threads that send do not know whether the one that polls has gone."""
-    alarm = Waker()
+    waker = Waker()
     for _ in range(100_000):
-        alarm.ring()
-    alarm.quiet()
-    alarm.close()
-    alarm.ring()
+        waker.wake()
+    waker.drain()
+    waker.close()
+    waker.wake()
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0:0", "*:0", "[::]:0"])

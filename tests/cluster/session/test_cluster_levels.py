@@ -120,16 +120,16 @@ def test_a_new_worker_loads_the_submodels_that_are_in_use(
         session = cluster.open(str(store))
         session.curve()
         session.answer(asked(session, session.levels()[0].accuracy))
-        steering, new, loaded = cluster.leader.steering, {"b"}, list[str]()
-        begin = steering.begin
+        planner, new, loaded = cluster.leader.planner, {"b"}, list[str]()
+        begin = planner.begin
 
         def begun(source: Encoder, *given: Any) -> object:
             new.clear()
             loaded.append(source.identity)
             return begin(source, *given)
 
-        monkeypatch.setattr(steering, "newcomers", lambda source: frozenset(new))
-        monkeypatch.setattr(steering, "begin", begun)
+        monkeypatch.setattr(planner, "newcomers", lambda source: frozenset(new))
+        monkeypatch.setattr(planner, "begin", begun)
         session.look_again()
         whole = session.encoder
         assert loaded == [whole.submodel(N_LAYERS, WIDTHS[0]).identity, whole.identity]

@@ -117,10 +117,10 @@ def test_an_answer_that_shows_another_pace_waits_for_no_other_plan(
         session = cluster.open(str(tiny_model("bert")))
         request = session.request({"text": texts(TEXT)})
         before_s = session.curve().at(request.length)
-        steering, planned = cluster.leader.steering, list[int]()
-        solve = steering.solve
+        planner, planned = cluster.leader.planner, list[int]()
+        solve = planner.solve
         monkeypatch.setattr(
-            steering, "solve", lambda spec, n, *more: planned.append(n) or solve(spec, n, *more)
+            planner, "solve", lambda spec, n, *more: planned.append(n) or solve(spec, n, *more)
         )
         pace[0] = 40.0
         for _ in range(12):
@@ -235,7 +235,7 @@ def test_workers_are_measured_between_requests_until_that_succeeds(
     """A worker that failed once has the same name when it returns, and was excluded from every later run."""
     with lone.open(tiny_model("bert")) as session:
         session.curve()
-        steering, new, tried = lone.leader.steering, {"b"}, list[bool]()
+        planner, new, tried = lone.leader.planner, {"b"}, list[bool]()
 
         def measure(source: Encoder, tokens: int, *, is_beside: bool = False) -> None:
             tried.append(is_beside)
@@ -243,11 +243,11 @@ def test_workers_are_measured_between_requests_until_that_succeeds(
                 raise ClusterError("b failed")
             new.clear()
 
-        monkeypatch.setattr(steering, "newcomers", lambda source: frozenset(new))
-        monkeypatch.setattr(steering, "measure", measure)
+        monkeypatch.setattr(planner, "newcomers", lambda source: frozenset(new))
+        monkeypatch.setattr(planner, "measure", measure)
         begun = list[int]()
-        begin = steering.begin
-        monkeypatch.setattr(steering, "begin", lambda *given: begun.append(len(tried)) or begin(*given))
+        begin = planner.begin
+        monkeypatch.setattr(planner, "begin", lambda *given: begun.append(len(tried)) or begin(*given))
         with pytest.raises(ClusterError):
             session.look_again()
         session.look_again()

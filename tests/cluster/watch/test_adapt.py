@@ -24,7 +24,7 @@ DEVICE = Capability(0.1, 2e9, GB)
 NEED = {"p": GB // 2, "a": GB // 2}
 
 
-def picture(bandwidth: float = 1e8, **devices: Capability) -> Topology:
+def topology(bandwidth: float = 1e8, **devices: Capability) -> Topology:
     known = {"p": DEVICE, "a": DEVICE} | devices
     return Topology(known, Links({name: Interface(bandwidth, bandwidth) for name in known}))
 
@@ -35,44 +35,44 @@ def slower(factor: float) -> Capability:
 
 def test_pictures_of_a_percent_apart_are_alike() -> None:
     """Noise on every layer's times is not reckoned with anew."""
-    assert is_alike(picture(), picture(a=slower(1.01)))
-    assert not is_alike(picture(), picture(a=slower(1.05)))
-    assert not is_alike(picture(), picture(2e8))
-    assert not is_alike(picture(), picture(b=DEVICE))
+    assert is_alike(topology(), topology(a=slower(1.01)))
+    assert not is_alike(topology(), topology(a=slower(1.05)))
+    assert not is_alike(topology(), topology(2e8))
+    assert not is_alike(topology(), topology(b=DEVICE))
 
 
 def test_what_stays_as_it_was_is_not_solved_again() -> None:
     """Noise of a few percent must not move weights."""
-    assert reason_to_solve(picture(), picture(), ("p", "a"), NEED) is None
-    assert reason_to_solve(picture(), picture(a=slower(1.1)), ("p", "a"), NEED) is None
+    assert reason_to_solve(topology(), topology(), ("p", "a"), NEED) is None
+    assert reason_to_solve(topology(), topology(a=slower(1.1)), ("p", "a"), NEED) is None
 
 
 @pytest.mark.parametrize(
     ("now", "says"),
     [
-        (picture(a=slower(1.3)), "drifted"),
-        (picture(a=slower(0.7)), "drifted"),
-        (picture(bandwidth=5e7), "drifted"),
-        (picture(b=DEVICE), "b joined"),
-        (picture(a=replace(DEVICE, free_bytes=GB // 4)), "memory of a"),
+        (topology(a=slower(1.3)), "drifted"),
+        (topology(a=slower(0.7)), "drifted"),
+        (topology(bandwidth=5e7), "drifted"),
+        (topology(b=DEVICE), "b joined"),
+        (topology(a=replace(DEVICE, free_bytes=GB // 4)), "memory of a"),
     ],
 )
 def test_what_changed_is_said(now: Topology, says: str) -> None:
     """Slower, faster, narrower, more, or with less memory."""
-    assert says in (reason_to_solve(picture(), now, ("p", "a"), NEED) or "")
+    assert says in (reason_to_solve(topology(), now, ("p", "a"), NEED) or "")
 
 
 def test_who_left_is_said() -> None:
     """It takes part in the plan, so the plan cannot stay."""
     now = Topology({"p": DEVICE}, Links({"p": Interface(1e8, 1e8)}))
-    assert reason_to_solve(picture(), now, ("p", "a"), NEED) == "a left"
+    assert reason_to_solve(topology(), now, ("p", "a"), NEED) == "a left"
 
 
 def test_drift_counts_both_ways() -> None:
     """Half and double the speed are as far away."""
-    there, back = drift(picture(), picture(a=slower(2.0)), ("p", "a")), picture(a=slower(2.0))
+    there, back = drift(topology(), topology(a=slower(2.0)), ("p", "a")), topology(a=slower(2.0))
     assert there == pytest.approx(1.0)
-    assert drift(back, picture(), ("p", "a")) == pytest.approx(1.0)
+    assert drift(back, topology(), ("p", "a")) == pytest.approx(1.0)
 
 
 def test_the_primary_alone_is_gone_back_to_for_any_gain() -> None:
@@ -101,9 +101,11 @@ def test_a_switch_has_to_pay_within_the_run(
 
 def test_a_drift_that_no_layer_feels_is_not_solved_again() -> None:
     """A stage of microseconds may take twice as long in any run: plans would never stand still."""
-    now = picture(a=slower(3.0))
-    assert reason_to_solve(picture(), now, ("p", "a"), NEED, 0, lambda one: 1.0 + 0.05 * (one is now)) is None
-    said = reason_to_solve(picture(), now, ("p", "a"), NEED, 0, lambda one: 1.0 + 0.5 * (one is now))
+    now = topology(a=slower(3.0))
+    assert (
+        reason_to_solve(topology(), now, ("p", "a"), NEED, 0, lambda one: 1.0 + 0.05 * (one is now)) is None
+    )
+    said = reason_to_solve(topology(), now, ("p", "a"), NEED, 0, lambda one: 1.0 + 0.5 * (one is now))
     assert said == "times drifted by 50%"
 
 
@@ -127,25 +129,25 @@ def test_memory_that_is_back_is_a_reason_where_it_was_short(
     planned_bytes: int, now_bytes: int, is_back: bool
 ) -> None:
     """Hepti 4.2: whoever was given tiles for lack of memory may hold whole layers again."""
-    planned, now = (picture(a=replace(DEVICE, free_bytes=n)) for n in (planned_bytes, now_bytes))
+    planned, now = (topology(a=replace(DEVICE, free_bytes=n)) for n in (planned_bytes, now_bytes))
     said = reason_to_solve(planned, now, ("p", "a"), {"p": 1, "a": 1}, whole_bytes=GB)
     assert said == ("memory of a is back" if is_back else None)
 
 
 def test_who_was_left_out_and_may_be_quicker_is_found() -> None:
     """By its own times, or by its link; who has a part is judged by what layers take."""
-    slow = picture(a=slower(3.0))
+    slow = topology(a=slower(3.0))
     assert find_recovered(slow, slow, ("p",)) == ()
-    assert find_recovered(slow, picture(a=slower(2.9)), ("p",)) == ()
-    assert find_recovered(slow, picture(), ("p",)) == ("a",)
-    assert find_recovered(slow, picture(), ("p", "a")) == ()
-    assert find_recovered(picture(1e6), picture(1e8), ("p",)) == ("a",)
-    assert find_recovered(picture(1e8), picture(1e6), ("p",)) == ()
+    assert find_recovered(slow, topology(a=slower(2.9)), ("p",)) == ()
+    assert find_recovered(slow, topology(), ("p",)) == ("a",)
+    assert find_recovered(slow, topology(), ("p", "a")) == ()
+    assert find_recovered(topology(1e6), topology(1e8), ("p",)) == ("a",)
+    assert find_recovered(topology(1e8), topology(1e6), ("p",)) == ()
 
 
 def test_who_left_is_not_said_to_lack_memory() -> None:
     """Its silence is dealt with elsewhere; a plan may still name it for a moment."""
-    assert find_overloaded({"p": 2 * GB, "gone": GB}, picture()) == ("p",)
+    assert find_overloaded({"p": 2 * GB, "gone": GB}, topology()) == ("p",)
 
 
 @pytest.mark.parametrize("ratio", [4.0, 0.25])

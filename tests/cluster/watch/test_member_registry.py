@@ -17,7 +17,7 @@ class Clock:
 
 def away_s(monitor: MemberRegistry, clock: Clock) -> float:
     """Fail once more; how long the member stays out for it."""
-    monitor.fail("a")
+    monitor.record_failure("a")
     member = monitor.get("a")
     assert member is not None
     return member.away_until_s - clock.now_s
@@ -28,9 +28,9 @@ def test_penalties_double_until_a_run_ended_well() -> None:
     minutes because of what it did long ago."""
     clock = Clock()
     monitor = MemberRegistry(clock)
-    monitor.greet("a", HELLO)
+    monitor.register("a", HELLO)
     assert [away_s(monitor, clock) for _ in range(3)] == [0.5, 1.0, 2.0]
-    monitor.forgive("a")
+    monitor.reset_failures("a")
     assert away_s(monitor, clock) == 0.5
     member = monitor.get("a")
     assert member is not None
@@ -40,28 +40,28 @@ def test_penalties_double_until_a_run_ended_well() -> None:
 def test_who_says_hello_again_holds_no_older_plan() -> None:
     """It may be a new process under an old name: a plan that the old one held would fail on it."""
     monitor = MemberRegistry(Clock())
-    assert monitor.greet("a", HELLO, 1).first_plan == 1
-    assert monitor.greet("a", HELLO, 7).first_plan == 7
+    assert monitor.register("a", HELLO, 1).first_plan == 1
+    assert monitor.register("a", HELLO, 7).first_plan == 7
 
 
 def test_the_clock_of_the_shortest_round_trip_is_kept_until_clocks_have_parted() -> None:
     """The first ping may meet a busy device, and be milliseconds off; hours later none is worth much."""
     clock = Clock()
     monitor = MemberRegistry(clock)
-    monitor.greet("a", HELLO)
+    monitor.register("a", HELLO)
 
     def offset_s() -> float:
         member = monitor.get("a")
         assert member is not None
         return member.offset_s
 
-    monitor.has_clock("a", 5e-3, 1e-2)
-    monitor.has_clock("a", 1e-4, 2e-4)
+    monitor.set_clock("a", 5e-3, 1e-2)
+    monitor.set_clock("a", 1e-4, 2e-4)
     assert offset_s() == 1e-4
-    monitor.has_clock("a", 3e-3, 8e-3)
+    monitor.set_clock("a", 3e-3, 8e-3)
     assert offset_s() == 1e-4
     clock.now_s = 3600.0
-    monitor.has_clock("a", 0.1, 8e-3)
+    monitor.set_clock("a", 0.1, 8e-3)
     assert offset_s() == 0.1
 
 
@@ -69,10 +69,10 @@ def test_made_up_names_do_not_fill_the_memory() -> None:
     """A process with the key can make up names without end: absent ones are forgotten first."""
     monitor = MemberRegistry(lambda: 0.0)
     hello = Hello("1", "", 1, 1, ())
-    monitor.greet("ada", hello)
+    monitor.register("ada", hello)
     for number in range(3 * MAX_PEERS):
         monitor.refuse(f"n{number}", "no message", is_barred=True)
-        monitor.greet(f"m{number}", hello)
-        monitor.leave(f"m{number}")
+        monitor.register(f"m{number}", hello)
+        monitor.mark_absent(f"m{number}")
     assert len(monitor.members) <= MAX_PEERS
     assert monitor.is_here("ada")

@@ -53,16 +53,16 @@ def test_links_of_who_joined_during_a_run_are_measured_before_the_next(
     known = picture_with_a(cluster)
     known.measure(cluster.source, 7)
     partition = spread(cluster.spec, 7, "p", "pa")
-    solved = predict(cluster.spec, partition, known.picture())
+    solved = predict(cluster.spec, partition, known.snapshot())
     cluster.add("b")
     cluster.primary.wait_for(2, 10.0)
     n_bytes = 4 * 7 * cluster.spec.hidden
-    known.see(solved, {"p": Note(0.0, 1, {}, {"a": (n_bytes, 1.0)}), "a": Note(0.0, 1, {})})
-    assert known.picture().links.link("a", "p").bandwidth_Bps < LINK.bandwidth_Bps
+    known.update(solved, {"p": Note(0.0, 1, {}, {"a": (n_bytes, 1.0)}), "a": Note(0.0, 1, {})})
+    assert known.snapshot().links.link("a", "p").bandwidth_Bps < LINK.bandwidth_Bps
     known.measure(cluster.source, 7)
     known.measure(cluster.source, 7)
     assert surveys == [{"p", "a"}, {"p", "a", "b"}]
-    assert known.picture().links.link("b", "p").bandwidth_Bps == LINK.bandwidth_Bps
+    assert known.snapshot().links.link("b", "p").bandwidth_Bps == LINK.bandwidth_Bps
 
 
 def test_runs_do_without_newcomers_where_these_are_measured_beside_them(
@@ -127,13 +127,13 @@ def test_a_worker_that_was_left_out_as_slow_is_reconsidered_on_demand(
     known = picture_with_a(cluster)
     known.measure(cluster.source, 7)
     assert not known.reconsider()
-    together = predict(cluster.spec, spread(cluster.spec, 7, "p", "pa"), known.picture())
+    together = predict(cluster.spec, spread(cluster.spec, 7, "p", "pa"), known.snapshot())
     for _ in range(2):  # what is seen once may be a stall
-        known.see(together, {name: Note(0.0, 1, {"attend": 1.0, "rest": 1.0}) for name in "pa"})
-    slowed = known.picture().capabilities
+        known.update(together, {name: Note(0.0, 1, {"attend": 1.0, "rest": 1.0}) for name in "pa"})
+    slowed = known.snapshot().capabilities
     assert min(slowed[name].drift("attend") for name in "pa") > 5
     assert known.reconsider()
-    after = known.picture().capabilities
+    after = known.snapshot().capabilities
     assert after["a"].drifts == ()
     assert after["p"].drifts == slowed["p"].drifts, "the primary has a part in every run"
     assert not known.reconsider()

@@ -19,15 +19,15 @@ from tests.plan.splits import bert
 SPEC, TOKENS = bert(), 16
 
 
-def solved(mode: Mode, picture: Topology) -> Prediction:
+def solved(mode: Mode, topology: Topology) -> Prediction:
     half = SPEC.n_heads // 2, TOKENS // 2, 0 if mode == "ws" else SPEC.ffn // 2
     others = SPEC.n_heads - half[0], TOKENS - half[1], 0 if mode == "ws" else SPEC.ffn - half[2]
     return predict(
-        SPEC, Partition(mode, "p", (Share("p", *half), Share("a", *others)), TOKENS), picture, "fp32"
+        SPEC, Partition(mode, "p", (Share("p", *half), Share("a", *others)), TOKENS), topology, "fp32"
     )
 
 
-def picture(slower: float = 1.0, bandwidth_Bps: float = 1e8, latency_s: float = 0.0) -> Topology:
+def topology(slower: float = 1.0, bandwidth_Bps: float = 1e8, latency_s: float = 0.0) -> Topology:
     """Two devices; of the second every kind of stage, of both modes, takes so many times longer."""
     device = Capability(1.0, 1e9, 1 << 30)
     late = replace(device, drifts=tuple(Drift(kind, slower) for kind in kinds()))
@@ -60,7 +60,7 @@ def told(plan: Prediction, truth: Topology) -> Mapping[str, Note]:
 
 def after(plans: list[Prediction], truth: Topology, layers: int) -> Topology:
     """The picture of the first plan after so many layers, by the plans in turns."""
-    now = plans[0].picture
+    now = plans[0].topology
     left: UnconfirmedRatios = {}
     for i in range(layers):
         plan = plans[i % len(plans)]
@@ -75,8 +75,8 @@ def test_the_price_of_a_layer_becomes_what_it_takes_and_stays(
     mode: Mode, slower: float, bandwidth_Bps: float
 ) -> None:
     """Each layer is held against the picture as it is by then: against the plan's, it would count again."""
-    truth = picture(slower, bandwidth_Bps)
-    plan = solved(mode, picture())
+    truth = topology(slower, bandwidth_Bps)
+    plan = solved(mode, topology())
     true_s = layer_seconds(plan, truth)
     for layers in (8, 24, 200):
         assert layer_seconds(plan, after([plan], truth, layers)) == pytest.approx(true_s, rel=0.05)
@@ -84,7 +84,7 @@ def test_the_price_of_a_layer_becomes_what_it_takes_and_stays(
 
 def test_a_mode_that_never_ran_drifts_no_further_the_longer_the_other_runs() -> None:
     """Its stages are taken to drift as those that ran; how often that was seen is nothing to them."""
-    truth, plan, other = picture(slower=3.0), solved("ws", picture()), solved("1d", picture())
+    truth, plan, other = topology(slower=3.0), solved("ws", topology()), solved("1d", topology())
     true_s = layer_seconds(other, truth)
     for layers in (8, 24, 200):
         assert layer_seconds(other, after([plan], truth, layers)) == pytest.approx(true_s, rel=0.1)
@@ -92,8 +92,8 @@ def test_a_mode_that_never_ran_drifts_no_further_the_longer_the_other_runs() -> 
 
 def test_modes_in_turns_do_not_drive_each_other_off() -> None:
     """What runs in one mode shows moves the other's stages too, which then must come back."""
-    truth = picture(slower=2.0, bandwidth_Bps=3e7)
-    plans = [solved("ws", picture()), solved("1d", picture())]
+    truth = topology(slower=2.0, bandwidth_Bps=3e7)
+    plans = [solved("ws", topology()), solved("1d", topology())]
     now = after(plans, truth, 100)
     for plan in plans:
         assert layer_seconds(plan, now) == pytest.approx(layer_seconds(plan, truth), rel=0.15)
@@ -101,7 +101,7 @@ def test_modes_in_turns_do_not_drive_each_other_off() -> None:
 
 def test_a_round_trip_that_outweighs_the_bytes_does_not_run_away() -> None:
     """Small layers (MobileBERT's): what a byte takes is mostly waiting, and only the bandwidth is moved."""
-    truth, plan = picture(latency_s=4e-3), solved("ws", picture(latency_s=1e-3))
+    truth, plan = topology(latency_s=4e-3), solved("ws", topology(latency_s=1e-3))
     true_s = layer_seconds(plan, truth)
     assert layer_seconds(plan, after([plan], truth, 24)) <= true_s
     now = after([plan], truth, 200)

@@ -32,9 +32,9 @@ def device() -> Router:
     """0.08 s here for 0.815 and 0.26 s for 0.885; above 0.2 s away the whole model takes 0.04 s."""
     node = Router("me", RouterSettings(100))
     node.offer((level(0.815, 0.08), level(0.885, 0.26)))
-    node.successor("up", Link(0.2, 1e9))
+    node.add_successor("up", Link(0.2, 1e9))
     told = (level(0.8899, 0.04, 3.0),)
-    node.pinged("up", 0.2, 0.0, CurveAdvert("up", told, frozenset({"up"})), 0.0)
+    node.record_ping("up", 0.2, 0.0, CurveAdvert("up", told, frozenset({"up"})), 0.0)
     return node
 
 
@@ -49,7 +49,7 @@ def test_a_job_makes_those_late_that_come_while_more_than_their_slack_is_left(
     """Against the same counted over moments at which one may come, with and without the job."""
     at_s = (np.arange(8000) + 0.5) / 2000.0  # of a queue of 4 s at most
     late = [np.sum(queue_s - at_s > slack_s) / 2000.0 for queue_s in (wait_s, wait_s + work_s)]
-    assert Crowding(per_s, slack_s).lost(wait_s, work_s) == pytest.approx(
+    assert Crowding(per_s, slack_s).expected_late(wait_s, work_s) == pytest.approx(
         per_s * (late[1] - late[0]), abs=0.002
     )
 
@@ -77,9 +77,9 @@ def test_who_can_go_elsewhere_leaves_the_device_to_those_who_cannot() -> None:
     for i in range(8):
         assert ask(node, SHORT, 0.3 * i).target == LOCAL
     assert ask(node, LONG, 2.4).target == LOCAL, "each came after the one before was answered"
-    node.waits(0.05, 2.4)
+    node.set_wait(0.05, 2.4)
     assert ask(node, SHORT, 2.4).target == LOCAL
-    node.waits(0.0, 2.5)
+    node.set_wait(0.0, 2.5)
     choice = ask(node, LONG, 2.5)
     assert choice.target == "up"
     assert "late" in choice.reason
@@ -90,12 +90,12 @@ def test_those_who_depend_on_it_are_answered_quickly_while_many_come() -> None:
     """More accuracy would be in time as well, and the next one late."""
     node = device()
     relaxed = Terms(0.32, 0.81)
-    node.failed("up", 0.0)
+    node.record_failure("up", 0.0)
     assert ask(node, relaxed, 0.0).option.accuracy == 0.885
-    node.waits(0.05, 0.0)
+    node.set_wait(0.05, 0.0)
     for i in range(30):
         ask(node, SHORT, 0.1 * i)
-    node.waits(0.0, 3.0)
+    node.set_wait(0.0, 3.0)
     choice = ask(node, relaxed, 3.0)
     assert choice.option.accuracy == 0.815
     assert choice.option.most_s == pytest.approx(1.03 * 0.096)
@@ -104,8 +104,8 @@ def test_those_who_depend_on_it_are_answered_quickly_while_many_come() -> None:
 def test_one_who_can_wait_long_changes_nothing_for_those_who_cannot() -> None:
     """An average with its slack would say that all of them can wait."""
     node = device()
-    node.failed("up", 0.0)
-    node.waits(0.05, 0.0)
+    node.record_failure("up", 0.0)
+    node.set_wait(0.05, 0.0)
     for i in range(30):
         ask(node, SHORT, 0.1 * i)
     ask(node, Terms(600.0, 0.81), 3.0)
@@ -116,7 +116,7 @@ def test_a_request_is_not_in_its_own_way() -> None:
     """One that waits for another, and nobody behind it, gets the most accurate answer in time."""
     node = Router("me", RouterSettings(100))
     node.offer((level(0.815, 1.0), level(0.885, 2.0)))
-    node.waits(0.5, 0.0)
+    node.set_wait(0.5, 0.0)
     assert ask(node, Terms(2.95, 0.81), 0.0).option.accuracy == 0.885
 
 
@@ -159,7 +159,7 @@ def test_the_choice_is_that_of_every_option_written_out(
             if one.accuracy < floor or (took_s > deadline_s and units < -0.4):
                 continue
             late = 0.0 if bound_s <= deadline_s else 1.0 - chance
-            late += 0.0 if crowding is None else crowding.lost(wait_s, work_s)
+            late += 0.0 if crowding is None else crowding.expected_late(wait_s, work_s)
             rows.append((late, one.accuracy, took_s))
     if not rows or all(crowding is None for _, _, crowding in some):
         return

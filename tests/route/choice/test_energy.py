@@ -87,9 +87,9 @@ def test_remote_energy_is_equation_9() -> None:
 def test_for_energy_fewer_inputs_leave_the_device() -> None:
     """CRIME 5.4: an LTE radio draws more than the A53 adds, so the curves of Figure 14 move left."""
     node = Router("me", RouterSettings(100, power=A53_COVE, radio=LTE), line(0.0, 0.02, 100))
-    node.successor("up", Link(0.2, 250e3))
-    node.due(0.0)
-    node.pinged("up", 0.2, 0.0, CurveAdvert("up", only(line(0.0, 0.001, 100)), frozenset({"up"})), 0.0)
+    node.add_successor("up", Link(0.2, 250e3))
+    node.take_due_tasks(0.0)
+    node.record_ping("up", 0.2, 0.0, CurveAdvert("up", only(line(0.0, 0.001, 100)), frozenset({"up"})), 0.0)
 
     def first_away(objective: object) -> int:
         return next(n for n in range(101) if node.choose(n, 0.0, objective).target != LOCAL)  # type: ignore[arg-type]

@@ -80,7 +80,7 @@ def test_an_exchange_is_priced_at_what_it_adds(
             before[i] = use.begin((others[i][1] - t) * CELL_S, t * CELL_S)
         else:
             use.end(before[i], t * CELL_S)
-    found_j = use.priced(WAY, now * CELL_S).joules(1, length * CELL_S)
+    found_j = use.with_energy(WAY, now * CELL_S).joules(1, length * CELL_S)
     added_j = played_j([*others, (now, now + length)]) - (played_j(others) if others else 0.0)
     assert found_j == pytest.approx(added_j, abs=1e-9)
 
@@ -101,9 +101,9 @@ def _node() -> Router:
     """5 J here at every length; 1 s above, by LTE; pinged an hour ago."""
     settings = RouterSettings(100, power=PowerModel("hub", 0.0, 5.0, ""), radio=LTE)
     node = Router("me", settings, line(1.0, 0.0, 100))
-    node.successor("up", Link(0.2, 1e9))
-    node.due(0.0)
-    node.pinged("up", 0.2, 0.0, CurveAdvert("up", only(line(0.8, 0.0, 100)), frozenset({"up"})), 0.0)
+    node.add_successor("up", Link(0.2, 1e9))
+    node.take_due_tasks(0.0)
+    node.record_ping("up", 0.2, 0.0, CurveAdvert("up", only(line(0.8, 0.0, 100)), frozenset({"up"})), 0.0)
     return node
 
 
@@ -112,14 +112,14 @@ def test_who_has_just_sent_sends_again_and_who_slept_does_not() -> None:
     node = _node()
     asleep_s = 3600.0
     assert node.choose(9, asleep_s, ENERGY).target == LOCAL
-    passage = node.enter("up", 9, asleep_s)
-    node.send("up", passage, asleep_s)
+    ticket = node.enter("up", 9, asleep_s)
+    node.send("up", ticket, asleep_s)
     during = node.choose(9, asleep_s + 0.5, ENERGY)
     assert during.target == "up"
     assert during.seconds == pytest.approx(1.6), "it would wait for the first one's work"
     assert during.energy_j == pytest.approx(1.1 * LTE.waiting_W), "half a second the radio is on anyway"
-    node.leave("up", passage, asleep_s + 1.0)
-    assert passage.joules == pytest.approx(
+    node.leave("up", ticket, asleep_s + 1.0)
+    assert ticket.joules == pytest.approx(
         LTE.waiting_W * 1.0 + LTE.tail_W * LTE.tail_s + LTE.wake_W * LTE.wake_s
     )
     soon = node.choose(9, asleep_s + 2.0, ENERGY)
@@ -131,14 +131,16 @@ def test_who_has_just_sent_sends_again_and_who_slept_does_not() -> None:
 def test_requests_and_pings_of_all_upstreams_share_one_radio() -> None:
     """A ping keeps it on as a request does, and what failed has used it as well."""
     node = _node()
-    node.successor("other", Link(0.2, 1e9))
-    node.pinged("other", 0.2, 0.0, CurveAdvert("other", only(line(9.0, 0.0, 100)), frozenset({"o"})), 3600.0)
+    node.add_successor("other", Link(0.2, 1e9))
+    node.record_ping(
+        "other", 0.2, 0.0, CurveAdvert("other", only(line(9.0, 0.0, 100)), frozenset({"o"})), 3600.0
+    )
     assert node.choose(9, 3601.0, ENERGY).energy_j == pytest.approx(LTE.waiting_W + LTE.tail_W)
-    passage = node.enter("other", 9, 3605.0)
-    node.send("other", passage, 3605.0)
-    node.failed("other", 3606.0)
-    node.leave("other", passage, 3606.0)
-    assert passage.joules == pytest.approx(LTE.waiting_W + 5.0 * LTE.tail_W)
+    ticket = node.enter("other", 9, 3605.0)
+    node.send("other", ticket, 3605.0)
+    node.record_failure("other", 3606.0)
+    node.leave("other", ticket, 3606.0)
+    assert ticket.joules == pytest.approx(LTE.waiting_W + 5.0 * LTE.tail_W)
     assert node.choose(9, 3606.0, ENERGY).energy_j == pytest.approx(LTE.waiting_W)
     waits = node.enter("up", 9, 3606.0)
     node.leave("up", waits, 3607.0)
@@ -150,7 +152,7 @@ def test_the_power_of_an_endpoint_is_that_of_its_latest_answers() -> None:
     node = _node()
     assert node.choose(9, 1e6, ENERGY).energy_j == pytest.approx(5.0)
     for k in range(200):
-        node.answered_here(9, 1.0, 1e6 + k, joules=2.0 if k % 2 else 4.0)
+        node.record_local_answer(9, 1.0, 1e6 + k, joules=2.0 if k % 2 else 4.0)
     (here, *_) = node.ways_here
     assert here.joules(9, 1.0) == pytest.approx(3.0, rel=0.05)
 
@@ -158,10 +160,10 @@ def test_the_power_of_an_endpoint_is_that_of_its_latest_answers() -> None:
 def test_a_cluster_draws_all_its_devices_until_its_answers_say_what_it_took() -> None:
     """An upper bound at first: no device computes all the time of a split run."""
     node = _node()
-    node.endpoint("cluster", line(1.0, 0.0, 100), watts=12.0)
+    node.add_endpoint("cluster", line(1.0, 0.0, 100), watts=12.0)
     for joules, expected in ((None, 12.0), (6.0, 6.0)):
         if joules is not None:
-            node.answered_here(9, 1.0, 1.0, "cluster", joules)
+            node.record_local_answer(9, 1.0, 1.0, "cluster", joules)
         cluster = node.ways_here[-1]
         assert cluster.joules(9, 1.0) == pytest.approx(expected)
 

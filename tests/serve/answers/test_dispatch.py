@@ -90,11 +90,11 @@ def dispatcher(above: Above, **here: Endpoint) -> Dispatcher:
     local = {}
     for name, served in here.items():
         if name != LOCAL:
-            router.endpoint(name)
+            router.add_endpoint(name)
         local[name] = SessionEndpoint(served, router, Admission(8), metrics, lambda: None, name=name)
-    router.successor(ABOVE, Link(1e-4, 1e9))
+    router.add_successor(ABOVE, Link(1e-4, 1e9))
     quick = (ServiceLevel(Curve(((0, 1e-3),))),)
-    router.pinged(ABOVE, 1e-4, 0.0, CurveAdvert("above", quick, frozenset({"above"})), 0.0)
+    router.record_ping(ABOVE, 1e-4, 0.0, CurveAdvert("above", quick, frozenset({"above"})), 0.0)
     made = Dispatcher(router, local, metrics, signature(here[LOCAL]))
     made.upstreams = above  # type: ignore[assignment]
     return made
@@ -114,7 +114,7 @@ def _inquiry(deadline_s: float | None) -> RoutedRequest:
     due_s = None if deadline_s is None else clock() + deadline_s
     pending = PendingRequest(Request(1, tensors={"text": texts("x")}), due_s)
     return RoutedRequest(
-        InferRequest("id", {}, (), NO_TERMS), pending, Trail().at("me"), "id", lambda: InferBody(b"", None)
+        InferRequest("id", {}, (), NO_TERMS), pending, Trail().visit("me"), "id", lambda: InferBody(b"", None)
     )
 
 
@@ -255,7 +255,7 @@ def test_an_upstream_that_hangs_is_hedged_for_who_left_a_queue_for_it_too() -> N
     local.gate.clear()
     made = dispatcher(Above(asyncio.Event().wait), local=local, cluster=Endpoint("@cluster", LONG_S))  # type: ignore[arg-type]
     half_s = (ServiceLevel(Curve(((0, 0.5),))),)
-    made.router.pinged(ABOVE, 1e-4, 0.0, CurveAdvert("above", half_s, frozenset({"above"})), 0.0)
+    made.router.record_ping(ABOVE, 1e-4, 0.0, CurveAdvert("above", half_s, frozenset({"above"})), 0.0)
 
     async def run() -> RoutedAnswer:
         first = asyncio.ensure_future(made.answer(_inquiry(None)))
@@ -275,7 +275,7 @@ def test_no_more_leave_a_queue_at_once_than_another_endpoint_can_answer_in_time(
     local.gate.clear()
     cluster.gate.clear()
     made = dispatcher(Above(_fails), local=local, cluster=cluster)
-    made.router.remove(ABOVE)
+    made.router.remove_successor(ABOVE)
 
     async def run() -> int:
         first = asyncio.ensure_future(made.answer(_inquiry(None)))
@@ -306,7 +306,7 @@ def test_an_answer_that_begins_as_it_is_called_off_counts_where_the_other_fails(
 
     local = Device("@local", 1e-3)
     made = dispatcher(Above(_fails), local=local, cluster=Endpoint("@cluster", 1.0, lost))
-    made.router.remove(ABOVE)
+    made.router.remove_successor(ABOVE)
 
     def clock() -> float:
         if not held.is_set() and any(task.cancelling() for task in asyncio.all_tasks()):
@@ -369,7 +369,7 @@ def test_who_is_refused_by_one_endpoint_here_is_answered_by_another() -> None:
         return NodeError("its turn would be late", status=503)
 
     made = dispatcher(Above(_fails), local=Endpoint("@local", 1e-6, busy), cluster=Endpoint("@cluster", 1.0))
-    made.router.remove(ABOVE)
+    made.router.remove_successor(ABOVE)
     assert answer(made).target == CLUSTER
     is_late_to_begin = n_of(made, "hedges") == {(LOCAL, "here"): 1}  # the thread of a busy machine
     assert is_late_to_begin or n_of(made, "fallbacks") == {(LOCAL,): 1}
@@ -383,7 +383,7 @@ def test_where_everybody_refuses_so_does_the_node() -> None:
 
     local = Endpoint("@local", 1e-6, busy)
     made = dispatcher(Above(_fails), local=local)
-    made.router.failed(ABOVE, 0.0)
+    made.router.record_failure(ABOVE, 0.0)
     with pytest.raises(NodeError, match="late"):
         answer(made)
     assert len(local.answered) == 1, "an upstream that is down gives it no second turn in the queue"

@@ -12,7 +12,7 @@ def test_each_endpoint_has_a_line_and_the_last_one_says_why() -> None:
     """`print(session.explain(40))` is what users try first; the command prints the same."""
     node = router("http://up:1", "http://other:1")  # 0.1 s away
     node.offer((ServiceLevel(Curve(((0, 0.02),)), 0.8), ServiceLevel(Curve(((0, 0.3),)), 0.9)))
-    node.failed("http://other:1", 0.0, "no answer in 2 s")
+    node.record_failure("http://other:1", 0.0, "no answer in 2 s")
     found = str(explain(node, 5, TIME, Terms(deadline_s=0.05), 1.0)).splitlines()
     assert found[0] == "me, an input of length 5 within 50 ms:"
     assert found[1].startswith("-> local")

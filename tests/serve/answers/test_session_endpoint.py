@@ -69,7 +69,7 @@ def test_a_queue_that_drained_is_not_told_as_a_wait() -> None:
         served.gate.set()
         assert all(answer.result().status_code == 200 for answer in answers)
         until(lambda: node.n_open == 0)
-        assert node.router.tell(node.clock()).wait_s == 0.0
+        assert node.router.advertise(node.clock()).wait_s == 0.0
 
 
 def test_a_request_is_refused_when_its_deadline_passes_before_its_turn_comes() -> None:

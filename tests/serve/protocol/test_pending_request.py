@@ -41,10 +41,12 @@ def test_terms_that_cannot_be_are_refused(bad: dict[str, object]) -> None:
 def test_what_a_request_leaves_open_is_the_nodes() -> None:
     """One by one."""
     usual = Terms(0.05, 0.8)
-    assert read_terms({"other": 1}).over(usual) == usual
-    assert read_terms({"deadline_s": 1}).over(usual) == Terms(1.0, 0.8)
-    assert read_terms({"accuracy_floor": 0}).over(usual) == Terms(0.05, 0.0)
-    assert read_terms({"best_effort": False}).over(Terms(best_effort=True)) == Terms(best_effort=False)
+    assert read_terms({"other": 1}).with_defaults(usual) == usual
+    assert read_terms({"deadline_s": 1}).with_defaults(usual) == Terms(1.0, 0.8)
+    assert read_terms({"accuracy_floor": 0}).with_defaults(usual) == Terms(0.05, 0.0)
+    assert read_terms({"best_effort": False}).with_defaults(Terms(best_effort=True)) == Terms(
+        best_effort=False
+    )
 
 
 def test_time_runs_from_the_arrival_on() -> None:

@@ -56,14 +56,14 @@ def test_upstreams_are_pinged_even_after_something_due_could_not_be_done(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Else a node that failed once would never again hear of any other."""
-    due, failures = Router.due, [RouteError("it cannot be")]
+    due, failures = Router.take_due_tasks, [RouteError("it cannot be")]
 
     def flawed(self: Router, now_s: float) -> tuple[RouterTask, ...]:
         if failures:
             raise failures.pop()
         return due(self, now_s)
 
-    monkeypatch.setattr(Router, "due", flawed)
+    monkeypatch.setattr(Router, "take_due_tasks", flawed)
     with Liar() as liar, end_below(liar.url) as end:
         until(lambda: explained(end, 1)["candidates"][1]["total_s"] is not None)
         assert not failures
@@ -189,8 +189,10 @@ def test_an_upstream_that_lets_deadlines_pass_is_left_for_another_that_is_slower
     """It answers pings, so that nothing but requests in a hurry could tell; each of them was sent there."""
     router = Router("here", RouterSettings(100))
     for url, seconds in ((HANGS, 0.01), (ANSWERS, 0.1)):
-        router.successor(url, Link(0.01, 1e7))
-        router.pinged(url, 0.01, 0.0, CurveAdvert(url[7:], only(Curve(((0, seconds),))), frozenset()), 0.0)
+        router.add_successor(url, Link(0.01, 1e7))
+        router.record_ping(
+            url, 0.01, 0.0, CurveAdvert(url[7:], only(Curve(((0, seconds),))), frozenset()), 0.0
+        )
     terms = Terms(deadline_s=0.5)
 
     async def call(*_: object) -> None:
@@ -203,13 +205,15 @@ def test_an_upstream_that_lets_deadlines_pass_is_left_for_another_that_is_slower
         slot = UpstreamSlot(router.enter(HANGS, 5, 0.0), 0.0)
         with pytest.raises(NodeError):
             await upstreams.ask(
-                HANGS, 5, choice.seconds, Trail().at("here"), "id", InferBody(b"", None), slot, terms, 0.5
+                HANGS, 5, choice.seconds, Trail().visit("here"), "id", InferBody(b"", None), slot, terms, 0.5
             )
-        router.leave(HANGS, slot.passage, 0.0)
+        router.leave(HANGS, slot.ticket, 0.0)
 
     for _ in range(3):
         asyncio.run(work())
         assert router.choose(5, 0.0, terms=terms, exclude=("local",)).target == ANSWERS, "no word came since"
-        router.pinged(HANGS, 0.01, 0.0, CurveAdvert(HANGS[7:], only(Curve(((0, 0.01),))), frozenset()), 0.0)
+        router.record_ping(
+            HANGS, 0.01, 0.0, CurveAdvert(HANGS[7:], only(Curve(((0, 0.01),))), frozenset()), 0.0
+        )
     assert router.choose(5, 0.0, terms=terms, exclude=("local",)).target == ANSWERS
     assert router.choose(5, 0.0, terms=Terms(60.0), exclude=("local",)).target == HANGS, "in no hurry it is"

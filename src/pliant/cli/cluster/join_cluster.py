@@ -21,7 +21,7 @@ from pliant.quantities import parse_seconds
 from pliant.settings import cache_folder, thread_count
 
 if TYPE_CHECKING:
-    from pliant.cluster.member.cluster_worker import ClusterWorker
+    from pliant.cluster.member.worker import ClusterWorker
 
 PROBLEM_S = 2.0
 """A problem that lasts this long is reported."""

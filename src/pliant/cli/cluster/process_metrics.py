@@ -8,7 +8,7 @@ import typer
 
 if TYPE_CHECKING:  # they need pyzmq and prometheus-client, which a verb's help must not
     from pliant.api.open_cluster import Cluster
-    from pliant.cluster.member.cluster_worker import ClusterWorker
+    from pliant.cluster.member.worker import ClusterWorker
     from pliant.serve.telemetry.process_page import ProcessPage
 
 MetricsAddress = Annotated[

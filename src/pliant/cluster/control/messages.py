@@ -68,8 +68,8 @@ class JoinRefusal(ControlMessage, frozen=True, tag="Refused"):
 class PrepareRequest(ControlMessage, frozen=True, tag="Prepare"):
     """Prepare plan number `plan` of a model; `addresses` are the other members' data addresses.
 
-    If `place` is set, members meet there in the order of `members`. With `is_in_place`, all other plans are
-    freed first, when no segment runs: memory does not suffice for both.
+    If `rendezvous` is set, members meet there in the order of `members`. With `is_in_place`, all other plans
+    are freed first, when no segment runs: memory does not suffice for both.
     """
 
     plan: int
@@ -78,7 +78,7 @@ class PrepareRequest(ControlMessage, frozen=True, tag="Prepare"):
     coding: Coding
     members: tuple[str, ...]
     addresses: dict[str, str]
-    place: str = ""
+    rendezvous: str = ""
     is_in_place: bool = False
 
 
@@ -101,8 +101,8 @@ class PrepareFailure(ControlMessage, frozen=True, tag="Unable"):
 class MeasureRequest(ControlMessage, frozen=True, tag="Measure"):
     """Measure this device with a model of `tokens` tokens or, without a model, the links among `members`.
 
-    If `place` is set, members meet there in this order. All members measure links concurrently, by tags of
-    `epoch`; devices measure in turn, because some may share a core.
+    If `rendezvous` is set, members meet there in this order. All members measure links concurrently, by tags
+    of `epoch`; devices measure in turn, because some may share a core.
     """
 
     epoch: int
@@ -110,7 +110,7 @@ class MeasureRequest(ControlMessage, frozen=True, tag="Measure"):
     tokens: int
     members: tuple[str, ...]
     addresses: dict[str, str]
-    place: str = ""
+    rendezvous: str = ""
 
 
 class LinkMeasurement(msgspec.Struct, frozen=True, array_like=True):
@@ -174,14 +174,14 @@ class ReleaseRequest(ControlMessage, frozen=True, tag="Forget"):
 class SegmentRequest(ControlMessage, frozen=True, tag="Go"):
     """Run segment `segment` by plan `plan`; `entrants` first receive the tensors live at its start.
 
-    `patience_s` is the timeout of each exchange in the segment.
+    `timeout_s` is the timeout of each exchange in the segment.
     """
 
     epoch: int
     segment: int
     plan: int
     entrants: tuple[str, ...]
-    patience_s: float
+    timeout_s: float
 
 
 class StopRequest(ControlMessage, frozen=True, tag="Stop"):

@@ -65,22 +65,22 @@ class Messenger:
         self._beat_s = beat_s
         self._silence_s = silence_s
         self._incarnation = secrets.randbits(64)
-        self._wire = SecureContext(key, _LISTENS_BYTES, stale_s=silence_s)
+        self._context = SecureContext(key, _LISTENS_BYTES, stale_s=silence_s)
         self._inbox: Socket | None = None
         self.address: str | None = None
         if listen is not None:
-            self._inbox, self.address = self._wire.listen_or_close(zmq.ROUTER, listen, _QUEUED)
+            self._inbox, self.address = self._context.listen_or_close(zmq.ROUTER, listen, _QUEUED)
             self._inbox.router_mandatory = True
         self._lock = Lock()  # guards the next four
-        self._roll: PeerRoster[_Route] = PeerRoster(silence_s)
+        self._roster: PeerRoster[_Route] = PeerRoster(silence_s)
         self._links: dict[str, _Link] = {}
         self._refused: deque[str] = deque(maxlen=16)
         self._is_closed = False
         self._outbox: SimpleQueue[tuple[str, bytes] | _Link | None] = SimpleQueue()
         self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._alarm = Waker()
-        self._io = Thread(target=self._serve, name=f"pliant-messenger-{name}", daemon=True)
-        self._caller = Thread(target=self._answer, name=f"pliant-control-{name}", daemon=True)
+        self._waker = Waker()
+        self._io = Thread(target=self._run_io, name=f"pliant-messenger-{name}", daemon=True)
+        self._caller = Thread(target=self._run_callbacks, name=f"pliant-control-{name}", daemon=True)
         self._io.start()
         self._caller.start()
 
@@ -90,9 +90,9 @@ class Messenger:
             self._check_open()
             if address in self._links:
                 return
-            self._links[address] = link = _Link(address, *self._wire.connect(zmq.DEALER, address, _QUEUED))
+            self._links[address] = link = _Link(address, *self._context.connect(zmq.DEALER, address, _QUEUED))
             self._outbox.put(link)
-        self._alarm.ring()
+        self._waker.wake()
 
     def send(self, peer: str, message: AnyMessage) -> None:
         """Queue `message` for `peer` without blocking. It arrives complete and in order, or `peer` is lost.
@@ -101,24 +101,24 @@ class Messenger:
         """
         with self._lock:
             self._check_open()
-            route = self._roll.routes().get(peer)
+            route = self._roster.routes().get(peer)
             if route is None:
                 raise PeerLostError(
                     f"{self.name} does not hear {peer}: it has left, or was never here.", peer
                 )
-            self._outbox.put((peer, self._encoded(message, route.version)))
-        self._alarm.ring()
+            self._outbox.put((peer, self._encode(message, route.version)))
+        self._waker.wake()
 
     @property
     def peers(self) -> tuple[str, ...]:
         """The connected peers, in order of arrival."""
         with self._lock:
-            return tuple(self._roll.routes())
+            return tuple(self._roster.routes())
 
     def heard_s_ago(self, peer: str) -> float:
         """Seconds since the last message from `peer`; infinite if there was none."""
         with self._lock:
-            heard_s = self._roll.heard_s(peer)
+            heard_s = self._roster.heard_s(peer)
         return math.inf if heard_s is None else monotonic() - heard_s
 
     @property
@@ -133,7 +133,7 @@ class Messenger:
             is_first, self._is_closed = not self._is_closed, True
         if is_first:
             self._outbox.put(None)
-            self._alarm.ring()
+            self._waker.wake()
             self._calls.put(None)
         for thread in (self._io, self._caller):
             if thread is not current_thread():
@@ -149,7 +149,7 @@ class Messenger:
         if self._is_closed:
             raise ClusterError(f"{self.name} has closed its connections.")
 
-    def _answer(self) -> None:
+    def _run_callbacks(self) -> None:
         """Run the thread of callbacks."""
         try:
             while (call := self._calls.get()) is not None:
@@ -158,37 +158,37 @@ class Messenger:
             with self._lock:
                 self._is_closed = True
             self._outbox.put(None)
-            self._alarm.ring()
+            self._waker.wake()
 
-    def _serve(self) -> None:
+    def _run_io(self) -> None:
         """Run the socket thread, the only one that uses the sockets."""
         poller = zmq.Poller()
-        for source in (self._inbox, self._wire.gate, self._alarm.fileno()):
+        for source in (self._inbox, self._context.gate, self._waker.fileno()):
             if source is not None:
                 poller.register(source, zmq.POLLIN)
         awake_s = beat_s = monotonic()
-        while self._post(poller):
+        while self._flush_outbox(poller):
             ready = poller.poll(max(0, math.ceil((beat_s - monotonic()) * 1e3)))
             for source, _ in ready:
-                self._take_in(source)
+                self._handle_ready(source)
             now_s = monotonic()
             if (
                 now_s - awake_s > self._silence_s / 2
             ):  # this process was suspended: heartbeats may be waiting unread
                 with self._lock:
-                    self._roll.excuse(now_s)
+                    self._roster.reset_timers(now_s)
             awake_s = now_s
             if now_s >= beat_s:
-                self._say(Heartbeat())
+                self._broadcast(Heartbeat())
                 beat_s = now_s + self._beat_s
             with self._lock:
-                silent = self._roll.fall_silent(now_s)
+                silent = self._roster.mark_silent(now_s)
             for peer in silent:
                 self._calls.put(partial(self._on_silence, peer))
-        self._say(Bye())
-        self._shut()
+        self._broadcast(Bye())
+        self._close_sockets()
 
-    def _post(self, poller: zmq.Poller) -> bool:
+    def _flush_outbox(self, poller: zmq.Poller) -> bool:
         """Send the queued messages and register new connections; return False at the end."""
         while True:
             try:
@@ -203,11 +203,11 @@ class Messenger:
                 continue
             peer, data = item
             with self._lock:
-                route = self._roll.routes().get(peer)
+                route = self._roster.routes().get(peer)
             if route is not None and not self._write(route.way, data):
-                self._lose(peer)
+                self._mark_lost(peer)
 
-    def _encoded(self, message: AnyMessage, version: int) -> bytes:
+    def _encode(self, message: AnyMessage, version: int) -> bytes:
         return encode(message, self.name, self._incarnation, version)
 
     def _write(self, way: "_Link | bytes", data: bytes) -> bool:
@@ -222,21 +222,21 @@ class Messenger:
             raise
         return True
 
-    def _say(self, message: "Heartbeat | Bye") -> None:
+    def _broadcast(self, message: "Heartbeat | Bye") -> None:
         """Send `message` to all peers, and a first heartbeat on links without an answer."""
         with self._lock:
-            routes = list(self._roll.routes().values())
+            routes = list(self._roster.routes().values())
             unheard = set(self._links.values()) - {route.way for route in routes}
         for route in routes:
-            self._write(route.way, self._encoded(message, route.version))
+            self._write(route.way, self._encode(message, route.version))
         for link in unheard:
             self._write(link, control_frame.pack_first_heartbeat(self.name, self._incarnation))
 
-    def _take_in(self, source: "Socket | int") -> None:
-        if source == self._alarm.fileno():
-            self._alarm.quiet()
-        elif source is self._wire.gate:
-            self._wire.admit()
+    def _handle_ready(self, source: "Socket | int") -> None:
+        if source == self._waker.fileno():
+            self._waker.drain()
+        elif source is self._context.gate:
+            self._context.admit()
         elif source is self._inbox:
             self._read_all(self._inbox, None)
         else:
@@ -257,13 +257,13 @@ class Messenger:
             try:
                 envelope = decode(parts[-1])
             except EnvelopeError as error:
-                self._hear_garbage(error, way)
+                self._handle_invalid(error, way)
             else:
-                self._hear(envelope, way)
+                self._handle(envelope, way)
 
-    def _hear_garbage(self, error: EnvelopeError, way: "_Link | bytes") -> None:
+    def _handle_invalid(self, error: EnvelopeError, way: "_Link | bytes") -> None:
         with self._lock:
-            names = (name for name, route in self._roll.routes().items() if route.way == way)
+            names = (name for name, route in self._roster.routes().items() if route.way == way)
             peer = next(names, None)
         why = str(error) if error.is_other_version else f"{peer or 'a stranger'} sent {self.name} {error}"
         if peer is None:
@@ -271,21 +271,21 @@ class Messenger:
         else:
             self._calls.put(partial(self._on_message, peer, UnreadableMessage(why, error.is_other_version)))
 
-    def _hear(self, envelope: Envelope[AnyMessage], way: "_Link | bytes") -> None:
+    def _handle(self, envelope: Envelope[AnyMessage], way: "_Link | bytes") -> None:
         peer, message = envelope.sender, envelope.body
         if isinstance(way, _Link) and envelope.incarnation in way.replaced:
             return None  # sent before its successor answered, and read after
         if isinstance(message, AdmissionRefusal):
             return self._note_refusal(peer, message.reason, way)
         if isinstance(message, Bye):
-            return self._lose(peer, envelope.incarnation)
+            return self._mark_lost(peer, envelope.incarnation)
         if peer == self.name:
             return self._refuse_name(f"{peer!r} is the name of this member itself", way)
         with self._lock:
             route = _Route(way, envelope.version)
-            has_room = self._roll.has_room(peer)
+            has_room = self._roster.has_room(peer)
             gone = self._replace(envelope.incarnation, way) if isinstance(way, _Link) else ()
-            is_new = self._roll.hear(peer, envelope.incarnation, route, monotonic()) if has_room else None
+            is_new = self._roster.record(peer, envelope.incarnation, route, monotonic()) if has_room else None
         for name in gone:
             self._calls.put(partial(self._on_silence, name))
         if not has_room:
@@ -302,13 +302,13 @@ class Messenger:
 
     def _replace(self, incarnation: int, link: "_Link") -> Collection[str]:
         """Remove and return the peers that answered at the address of `link` before this process did."""
-        gone = self._roll.replace(incarnation, lambda route: route.way is link)
+        gone = self._roster.replace(incarnation, lambda route: route.way is link)
         link.replaced.extend(gone.values())
         return gone
 
-    def _lose(self, peer: str, incarnation: int | None = None) -> None:
+    def _mark_lost(self, peer: str, incarnation: int | None = None) -> None:
         with self._lock:
-            was_here = self._roll.leave(peer, incarnation)
+            was_here = self._roster.leave(peer, incarnation)
         if was_here:
             self._calls.put(partial(self._on_silence, peer))
 
@@ -316,37 +316,37 @@ class Messenger:
         if isinstance(way, _Link):
             way.note_refusal(peer, reason)
         else:  # a member that connected here already works for another member of this name
-            self._note(f"{peer} does not admit {self.name}: {reason}")
+            self._record_refusal(f"{peer} does not admit {self.name}: {reason}")
 
     def _refuse_name(self, why: str, way: "_Link | bytes") -> None:
         """Send a refusal for a name clash, on links too: a refusal is never answered."""
         why = f"{why}: names are unique, give one of the two another --name"
-        self._note(why)
+        self._record_refusal(why)
         self._write(way, self._refusal(why))
 
     def _refuse(self, why: str, way: "_Link | bytes") -> None:
-        self._note(why)
+        self._record_refusal(why)
         if not isinstance(way, _Link):  # no answer on a link: refusals would go back and forth
             self._write(way, self._refusal(why))
 
     def _refusal(self, why: str) -> bytes:
         """Encode a refusal in the form that every version can read."""
-        return self._encoded(AdmissionRefusal(why), control_frame.OLDEST)
+        return self._encode(AdmissionRefusal(why), control_frame.OLDEST)
 
-    def _note(self, why: str) -> None:
+    def _record_refusal(self, why: str) -> None:
         with self._lock:
             if why not in self._refused:
                 self._refused.append(why)
 
-    def _shut(self) -> None:
+    def _close_sockets(self) -> None:
         with self._lock:
             links = list(self._links.values())
         for link in links:
             link.close()
         if self._inbox is not None:
             self._inbox.close()
-        self._alarm.close()
-        self._wire.close()
+        self._waker.close()
+        self._context.close()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Choose the next plan: solve and load it beside the run, as observed devices and links change.
 
-Decides with `adapt` on the picture; solves with a given function; lets `Primary` have plans held ready.
+Decides with `adapt` on the topology; solves with a given function; lets `Primary` have plans held ready.
 """
 
 from collections import Counter
@@ -18,8 +18,8 @@ from pliant.cluster.lead.partition_cache import PartitionCache
 from pliant.cluster.lead.plan_distribution import PlanNotReadyError, select_recent
 from pliant.cluster.lead.predict import Prediction, is_search_futile, layer_seconds, repredict
 from pliant.cluster.lead.primary import Primary
-from pliant.cluster.member.cluster_worker import OnEvent
 from pliant.cluster.member.ready_plan import ReadyPlan
+from pliant.cluster.member.worker import OnEvent
 from pliant.cluster.net.activation_coding import Coding, scale_links
 from pliant.cluster.watch import adapt
 from pliant.cluster.watch.adapt import Topology, is_alike, is_kept, is_worthwhile, reason_to_solve
@@ -61,10 +61,10 @@ class _PlanChange:
 
 @dataclass(frozen=True, slots=True)
 class _LayerEstimate:
-    """The time of a plan's layer by a picture other than its own."""
+    """The time of a plan's layer by a topology other than its own."""
 
     solved: Prediction
-    picture: Topology
+    topology: Topology
     layer_s: float
 
 
@@ -141,7 +141,7 @@ class AdaptivePlanner:
             self._stuck.add(tight.number)  # nothing fits better, so it continues
             return tight
         self._known.measure(source, tokens, self._without)
-        kept = self._kept(source, tokens)
+        kept = self._find_held(source, tokens)
         if kept is not None:
             return kept
         while True:
@@ -151,7 +151,7 @@ class AdaptivePlanner:
             except PlanNotReadyError as error:
                 self._without |= error.reasons.keys()
 
-    def following(
+    def next_plan(
         self, number: int, current: ReadyPlan, last: ReadyPlan, notes: Mapping[str, Note]
     ) -> ReadyPlan | Pause:
         """Return a plan that became ready, or the current one; starts a new solution if it may pay.
@@ -160,7 +160,7 @@ class AdaptivePlanner:
         one, and at once if it does not suffice for the current one.
         """
         if last.number in self._plans:
-            self._known.see(self._plans[last.number].solved, notes)
+            self._known.update(self._plans[last.number].solved, notes)
         if not self._is_adaptive:
             return current
         n_layers = current.n_segments - 1 - number
@@ -175,19 +175,19 @@ class AdaptivePlanner:
         is_due = self._pending is None and n_layers > 1 and number > 1
         reason = self._reason(current, is_felt=True) if is_due else None
         if reason is not None and (adapt.DRIFTED not in reason or self._may_pay(current, n_layers)):
-            self._pending = self._thread.submit(self._look, current, n_layers)
+            self._pending = self._thread.submit(self._find_better, current, n_layers)
             if self._is_tight(current):
                 self._tight = current
                 return Pause.NOW
         return current
 
     def wait_for_solution(self) -> None:
-        """Return when the plan that is being solved or loaded is ready; `following` does not wait for it."""
+        """Return when the plan that is being solved or loaded is ready; `next_plan` does not wait for it."""
         if self._pending is not None:
             wait([self._pending])
 
     def predicted_s(self, held: ReadyPlan) -> float | None:
-        """Return the seconds of one layer by the picture that the plan is based on."""
+        """Return the seconds of one layer by the topology that the plan is based on."""
         return None if (known := self._plans.get(held.number)) is None else known.solved.layer_s
 
     # The inputs of plans.
@@ -195,11 +195,11 @@ class AdaptivePlanner:
     def solve(
         self, spec: EncoderSpec, tokens: int, without: Collection[str] = (), *, may_pause: bool = True
     ) -> Prediction:
-        """Choose a partition by the current picture (`PartitionCache.of`), and predict it."""
-        picture = self._known.picture(without)
-        links = scale_links(picture.links, self._coding)
-        search = partial(self._choose, spec, tokens, picture.capabilities, links, self._primary.name)
-        return self._found.of(spec, tokens, picture, search, self._coding, may_pause=may_pause)
+        """Choose a partition by the current topology (`PartitionCache.get`), and predict it."""
+        topology = self._known.snapshot(without)
+        links = scale_links(topology.links, self._coding)
+        search = partial(self._choose, spec, tokens, topology.capabilities, links, self._primary.name)
+        return self._found.get(spec, tokens, topology, search, self._coding, may_pause=may_pause)
 
     def measure(self, source: EncoderSource, tokens: int, *, is_beside: bool = False) -> None:
         """Measure devices without a measurement of this model, and links to new devices (Hepti 4.1).
@@ -221,7 +221,7 @@ class AdaptivePlanner:
             self._take_pending()
         self._forget([held for held in self._held if held.source.whole.identity != source.whole.identity])
 
-    def solved(self, held: ReadyPlan) -> Prediction:
+    def prediction_of(self, held: ReadyPlan) -> Prediction:
         """Return the inputs of a plan that was begun here."""
         return self._plans[held.number].solved
 
@@ -231,31 +231,31 @@ class AdaptivePlanner:
         if known is None:
             return None
         return reason_to_solve(
-            known.solved.picture,
-            self._known.picture(self._without),
+            known.solved.topology,
+            self._known.snapshot(self._without),
             current.partition.participants,
             known.need,
             known.whole_bytes,
-            None if is_felt else lambda picture: self._layer_s(known.solved, picture),
+            None if is_felt else lambda topology: self._layer_s(known.solved, topology),
         )
 
-    def _layer_s(self, solved: Prediction, picture: Topology) -> float:
-        """Return a layer's time by another picture; for a nearly equal picture, the cached time."""
-        if picture is solved.picture:
+    def _layer_s(self, solved: Prediction, topology: Topology) -> float:
+        """Return a layer's time by another topology; for a nearly equal topology, the cached time."""
+        if topology is solved.topology:
             return solved.layer_s
         felt = self._felt
-        if felt is None or felt.solved is not solved or not is_alike(felt.picture, picture):
-            self._felt = felt = _LayerEstimate(solved, picture, layer_seconds(solved, picture))
+        if felt is None or felt.solved is not solved or not is_alike(felt.topology, topology):
+            self._felt = felt = _LayerEstimate(solved, topology, layer_seconds(solved, topology))
         return felt.layer_s
 
     def _recovered(self, held: ReadyPlan) -> tuple[str, ...]:
-        picture = self._plans[held.number].solved.picture
-        return adapt.find_recovered(picture, self._known.picture(self._without), held.partition.participants)
+        before, now = self._plans[held.number].solved.topology, self._known.snapshot(self._without)
+        return adapt.find_recovered(before, now, held.partition.participants)
 
     def _may_pay(self, current: ReadyPlan, n_layers: int) -> bool:
         """Return whether a change may save more than a search takes; otherwise the next run is replanned."""
         solved = self._plans[current.number].solved
-        now_s = self._layer_s(solved, self._known.picture(self._without))
+        now_s = self._layer_s(solved, self._known.snapshot(self._without))
         return n_layers * adapt.most_saved_s(solved.layer_s, now_s) > self._found.search_s
 
     def _is_here(self, partition: Partition) -> bool:
@@ -266,25 +266,25 @@ class AdaptivePlanner:
         if (plan := self._plans.get(current.number)) is None or current.number in self._stuck:
             return False
         need = {name: plan.need[name] for name in current.partition.participants}
-        return bool(adapt.find_overloaded(need, self._known.picture(self._without)))
+        return bool(adapt.find_overloaded(need, self._known.snapshot(self._without)))
 
-    def _kept(self, source: EncoderSource, tokens: int) -> ReadyPlan | None:
+    def _find_held(self, source: EncoderSource, tokens: int) -> ReadyPlan | None:
         """Return a plan held ready that is still valid, if there is one."""
         here = self._known.here(self._without)
         for held in reversed(self._held):
             plan = self._plans[held.number]
             is_same = held.source.identity == source.identity and held.partition.tokens == tokens
-            is_of_all = plan.solved.picture.capabilities.keys() == here
+            is_of_all = plan.solved.topology.capabilities.keys() == here
             if is_same and is_of_all and self._primary.plans.is_held(held):
                 self._held = [*(one for one in self._held if one is not held), held]
                 is_due = plan.solved.is_due and not self._found.is_paused
                 if not self._is_adaptive or not (is_due or self._reason(held) or self._recovered(held)):
                     return held
                 anew = self.solve(source.spec, tokens, self._without)
-                if not here <= anew.picture.capabilities.keys():  # a member left at this moment
+                if not here <= anew.topology.capabilities.keys():  # a member left at this moment
                     return None
-                now = repredict(plan.solved, anew.picture)
-                tight = adapt.find_overloaded(plan.need, anew.picture)
+                now = repredict(plan.solved, anew.topology)
+                tight = adapt.find_overloaded(plan.need, anew.topology)
                 is_home = anew.partition.participants == (self._primary.name,)
                 if not tight and is_kept(now.layer_s, anew.layer_s, is_home=is_home):
                     self._plans[held.number] = replace(plan, solved=replace(now, is_due=anew.is_due))
@@ -307,7 +307,7 @@ class AdaptivePlanner:
             self._held.clear()  # members free them when asked, even if the new plan then fails
         held, answers = self._primary.plans.prepare(source, partition, self._coding, is_in_place=is_in_place)
         loads = {name: (ready.loaded_bytes, ready.load_s) for name, ready in answers.items()}
-        loads[self._primary.name] = held.holder.loaded.n_bytes, held.holder.loaded.seconds
+        loads[self._primary.name] = held.runner.loaded.n_bytes, held.runner.loaded.seconds
         self._load_Bps |= {name: n / seconds for name, (n, seconds) in loads.items() if n and seconds > 0}
         alone = Partition("ws", partition.primary, (Share(partition.primary, spec.n_heads, 1),), 1)
         whole_bytes = weight_bytes(spec, alone)[partition.primary]
@@ -325,7 +325,7 @@ class AdaptivePlanner:
         self.switches.append(Switch(number, reason))
         self._on_event(f"new plan from segment {number}: {reason}")
 
-    def _look(self, current: ReadyPlan, n_layers: int) -> _PlanChange | None:
+    def _find_better(self, current: ReadyPlan, n_layers: int) -> _PlanChange | None:
         """On the steering thread: return a better plan, held ready if memory allows; None if none pays."""
         reason = self._reason(current)
         if reason is None or self._is_in_vain(current, n_layers):
@@ -337,16 +337,16 @@ class AdaptivePlanner:
             self._plans[current.number] = replace(plan, solved=solved)
             return None
         participants = current.partition.participants
-        if not set(participants) <= solved.picture.capabilities.keys():
+        if not set(participants) <= solved.topology.capabilities.keys():
             return None  # a member left meanwhile: the run detects that itself
-        now = repredict(plan.solved, solved.picture)
-        x_s = solved.picture.links.link(self._primary.name, self._primary.name).seconds(
+        now = repredict(plan.solved, solved.topology)
+        x_s = solved.topology.links.link(self._primary.name, self._primary.name).seconds(
             4 * tokens * spec.hidden * len(set(solved.partition.participants) - set(participants))
         )
         is_beside = self._fits(source, solved, [current])
         load_s = self._load_s(source, solved.partition)
         times = (load_s, x_s) if is_beside else (0.0, x_s + load_s)
-        must = adapt.find_overloaded(plan.need, solved.picture)
+        must = adapt.find_overloaded(plan.need, solved.topology)
         if not must and not is_worthwhile(now.layer_s, solved.layer_s, n_layers, *times):
             self._plans[current.number] = replace(plan, solved=replace(now, is_due=False))
             return None
@@ -361,10 +361,10 @@ class AdaptivePlanner:
 
     def _is_in_vain(self, current: ReadyPlan, n_layers: int) -> bool:
         """Return whether it is known, without a search, that no other plan pays."""
-        plan, picture = self._plans[current.number], self._known.picture(self._without)
-        if not self._is_here(current.partition) or adapt.find_overloaded(plan.need, picture):
+        plan, topology = self._plans[current.number], self._known.snapshot(self._without)
+        if not self._is_here(current.partition) or adapt.find_overloaded(plan.need, topology):
             return False
-        now = repredict(plan.solved, picture)
+        now = repredict(plan.solved, topology)
         found = is_search_futile(current.source.spec, now, n_layers, self._coding)
         if found:
             self._plans[current.number] = replace(plan, solved=now)
@@ -378,7 +378,7 @@ class AdaptivePlanner:
             partitions = [held.partition for held in beside if held.source.identity == identity]
             partitions += [solved.partition] if identity == source.identity else []
             together.update(weight_bytes(one.spec, *partitions))
-        return not adapt.find_overloaded(together, solved.picture)
+        return not adapt.find_overloaded(together, solved.topology)
 
     def _load_s(self, source: EncoderSource, partition: Partition) -> float:
         new = self._new_bytes(source, partition)

@@ -31,14 +31,14 @@ def explain(
 
     `least_gain` is the saving over the best single device that a split needs to be chosen.
     """
-    tokens, picture = solved.partition.tokens, solved.picture
-    devices, links = picture.capabilities, picture.links
+    tokens, topology = solved.partition.tokens, solved.topology
+    devices, links = topology.capabilities, topology.links
     paper = choose_partition(spec, tokens, devices, links, primary)
     judged = choose_partition(spec, tokens, devices, links, primary, rule="judged")
     all_ = choose_partition(spec, tokens, devices, links, primary, rule="cost")
     said = [f"chosen, {_terms(solved)}"]
     modes = {one.what: one for one in all_.considered if one.partition is not None}
-    said += [_mode(spec, one, picture, coding) for one in modes.values()]
+    said += [_mode(spec, one, topology, coding) for one in modes.values()]
     said += [f"{one.what}: no plan fits in memory" for one in all_.considered if one.is_unfit]
     said += _alone(all_.considered, primary)
     said.append(f"the paper's rule (Hepti 4.3): {paper.reasons[0]}")
@@ -49,19 +49,19 @@ def explain(
     return tuple(said)
 
 
-def misfits(need: Mapping[str, int], picture: Topology) -> tuple[str, ...]:
+def misfits(need: Mapping[str, int], topology: Topology) -> tuple[str, ...]:
     """Return a sentence for every device whose share does not fit: the value, the limit, the remedy."""
     return tuple(
         f"{name} needs {format_bytes(need[name])} for its weights and has "
-        f"{format_bytes(picture.capabilities[name].free_bytes)} free: this plan cannot run. "
+        f"{format_bytes(topology.capabilities[name].free_bytes)} free: this plan cannot run. "
         "Free memory, leave the device out, or take --partition best."
-        for name in find_overloaded(need, picture)
+        for name in find_overloaded(need, topology)
     )
 
 
-def _mode(spec: EncoderSpec, one: RunOption, picture: Topology, coding: Coding) -> str:
+def _mode(spec: EncoderSpec, one: RunOption, topology: Topology, coding: Coding) -> str:
     assert one.partition is not None, one
-    return f"the quickest found, {_terms(predict(spec, one.partition, picture, coding))}"
+    return f"the quickest found, {_terms(predict(spec, one.partition, topology, coding))}"
 
 
 def _terms(solved: Prediction) -> str:
@@ -112,7 +112,7 @@ def _gain(judged: Decision, solved: Prediction, least_gain: Gains) -> Iterator[s
 
 def _memory(spec: EncoderSpec, solved: Prediction) -> Iterator[str]:
     """Yield the devices that cannot hold all weights, and those with enough memory but no share."""
-    partition, devices = solved.partition, solved.picture.capabilities
+    partition, devices = solved.partition, solved.topology.capabilities
     name, tokens = partition.primary, partition.tokens
     whole = weight_bytes(spec, Partition("ws", name, (Share(name, spec.n_heads, tokens),), tokens))[name]
     need = weight_bytes(spec, partition)

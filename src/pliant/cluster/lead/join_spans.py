@@ -10,22 +10,22 @@ from pliant.ir.cost import Span, SpanState
 from pliant.ir.program import Exchange, Program, Step
 
 
-def join_programs(turns: Sequence[SegmentTask], plans: Sequence[ReadyPlan]) -> Program:
+def join_programs(tasks: Sequence[SegmentTask], plans: Sequence[ReadyPlan]) -> Program:
     """Return the program that ran: the segments of all turns, each by its plan."""
     tensors = {tensor.name: tensor for plan in plans for tensor in plan.program.tensors}
-    return Program(tuple(turn.segment for turn in turns), tuple(tensors.values()), ())
+    return Program(tuple(task.segment for task in tasks), tuple(tensors.values()), ())
 
 
 def join_spans(
-    turns: Sequence[SegmentTask], said: Mapping[str, Sequence[StepSpan]], start_s: float
+    tasks: Sequence[SegmentTask], said: Mapping[str, Sequence[StepSpan]], start_s: float
 ) -> tuple[Span, ...]:
-    """The spans of all steps of `turns`, from `start_s` on, by what each member `said` on one clock."""
+    """The spans of all steps of `tasks`, from `start_s` on, by what each member `said` on one clock."""
     known = {(ran.epoch, ran.segment, ran.step, name): ran for name, spans in said.items() for ran in spans}
     arrived_s: dict[str, float] = {}
     found: list[Span] = []
-    for turn in turns:
-        for i, step in enumerate(turn.segment.steps):
-            first, last = (known.get((turn.epoch, turn.number, i, name)) for name in _ends(step))
+    for task in tasks:
+        for i, step in enumerate(task.segment.steps):
+            first, last = (known.get((task.epoch, task.number, i, name)) for name in _ends(step))
             if first is None or last is None:
                 found.append(Span(len(found), step.lane, 0.0, 0.0, SpanState.SKIPPED))
                 continue

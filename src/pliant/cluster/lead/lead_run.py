@@ -42,7 +42,7 @@ class RunPlanner(Protocol):
         It is for segments from `number` on; no segment runs during the call.
         """
 
-    def following(
+    def next_plan(
         self, number: int, current: ReadyPlan, last: ReadyPlan, notes: Mapping[str, Note]
     ) -> ReadyPlan | Pause:
         """Return the plan of segment `number`, which is not announced yet, after one by plan `current`.
@@ -59,7 +59,7 @@ class RunPlanner(Protocol):
 class RunRecord:
     """The record of a run: the program of the committed segments, and the time of each step.
 
-    `turns` and `plans` are those of the segments, `spans` count from the start of the run. An exchange lasts
+    `tasks` and `plans` are those of the segments, `spans` count from the start of the run. An exchange lasts
     from its hand-over, or the arrival of the previous one, until its arrival. A step whose times are missing,
     because its member failed or reported too late, counts as skipped.
     """
@@ -67,7 +67,7 @@ class RunRecord:
     answer: np.ndarray
     seconds: float
     plans: tuple[ReadyPlan, ...]
-    turns: tuple[SegmentTask, ...]
+    tasks: tuple[SegmentTask, ...]
     program: Program
     spans: tuple[Span, ...]
     faults: tuple[Fault, ...]
@@ -76,7 +76,7 @@ class RunRecord:
 @dataclass(frozen=True, slots=True)
 class _AnnouncedSegment:
     held: ReadyPlan
-    turn: SegmentTask
+    task: SegmentTask
 
 
 @dataclass(slots=True)
@@ -102,21 +102,21 @@ class _RunState:
 class RunLeader:
     """Leads runs, one at a time; thread-safe.
 
-    `performer` must pass its notes to `note`. `n_repeats` limits how often one run is resumed.
+    `executor` must pass its notes to `note`. `n_repeats` limits how often one run is resumed.
     """
 
     def __init__(
-        self, primary: Primary, performer: RunExecutor, steer: RunPlanner, *, n_repeats: int = 100
+        self, primary: Primary, executor: RunExecutor, planner: RunPlanner, *, n_repeats: int = 100
     ) -> None:
-        self._primary, self._performer, self._steer = primary, performer, steer
+        self._primary, self._executor, self._planner = primary, executor, planner
         self._n_repeats = n_repeats
-        self._turns = Lock()
+        self._run_lock = Lock()
         self._notes: dict[str, Note] = {}
 
     def note(self, peer: str, note: Note) -> None:
         """Store the note that `peer` sent with its last exchange."""
         self._notes[peer] = note
-        self._primary.monitor.has_memory(peer, note.free_bytes)
+        self._primary.monitor.set_memory(peer, note.free_bytes)
 
     def run(
         self,
@@ -130,25 +130,25 @@ class RunLeader:
 
         `is_alone` excludes all workers. Raises a failure of this member itself.
         """
-        with self._turns, self._primary.log.run():
+        with self._run_lock, self._primary.log.run():
             others = [member.name for member in self._primary.monitor.members] if is_alone else []
 
             def begin(number: int) -> ReadyPlan:
-                return self._steer.begin(source, tokens, others, number)
+                return self._planner.begin(source, tokens, others, number)
 
             run = _RunState(begin(0), feeds, begin)
             self._primary.log.follow(run.held)
             start_s = self._primary.clock()
             try:
-                self._performer.run(
-                    self._attempt(run), lambda: self._following(run), lambda error: self._repeat(run, error)
+                self._executor.run(
+                    self._attempt(run), lambda: self._advance(run), lambda error: self._repeat(run, error)
                 )
             except BaseException:
                 self._stop(run)
                 raise
-            answer = run.held.holder.answer()
+            answer = run.held.runner.answer()
             seconds = self._primary.clock() - start_s
-            return self._led(run, answer, start_s, seconds)
+            return self._record_run(run, answer, start_s, seconds)
 
     def _attempt(self, run: _RunState) -> SegmentTask:
         """Announce the remaining segments after the last commit, in a new epoch; return the next turn."""
@@ -160,50 +160,50 @@ class RunLeader:
         run.members.update(others)
         self._primary.watch(run.epoch, others)
         if run.x is None:
-            held.holder.begin(run.feeds)
+            held.runner.begin(run.feeds)
         else:
-            held.holder.state(number - 1)[...] = run.x
+            held.runner.state(number - 1)[...] = run.x
         self._announce(run, number, held, others if number else ())
         self._announce(run, number + 1, held, ())
-        return run.announced[number].turn
+        return run.announced[number].task
 
-    def _following(self, run: _RunState) -> SegmentTask | None:
+    def _advance(self, run: _RunState) -> SegmentTask | None:
         """At a boundary: commit the completed segment, and announce the segment after the next one."""
         before = run.announced[run.number]
         if run.number == before.held.n_segments - 1:
             return None
         run.number += 1
         run.began_s = self._primary.clock()
-        run.x = before.held.holder.state(run.number - 1).copy()
+        run.x = before.held.runner.state(run.number - 1).copy()
         if run.number == 1 and not np.isfinite(run.x).all():  # or its receivers would be blamed
             raise InputError("the input's numbers are too large: their embedding is not finite.")
         if run.number not in run.announced:
             return self._resume(run)
         coming = run.announced[run.number]
-        if run.number < before.held.n_segments - 1 and self._primary.is_disturbed:
+        if run.number < before.held.n_segments - 1 and self._primary.has_epoch_failed:
             return self._repeat(run, ClusterError("a member failed, though not here."))
         if coming.held is not before.held:
-            coming.held.holder.state(run.number - 1)[...] = run.x
+            coming.held.runner.state(run.number - 1)[...] = run.x
             run.held = coming.held
             self._primary.log.follow(run.held)
         if run.number + 1 < coming.held.n_segments:
-            notes = {**self._notes, self._primary.name: self._performer.note()}
-            held = self._steer.following(run.number + 1, coming.held, before.held, notes)
+            notes = {**self._notes, self._primary.name: self._executor.note()}
+            held = self._planner.next_plan(run.number + 1, coming.held, before.held, notes)
             if held is Pause.NOW:
                 return self._resume(run)
             if held is Pause.NEXT:
-                return coming.turn
-            lacking = held.lacking(coming.held.partition)
+                return coming.task
+            lacking = held.members_without_input(coming.held.partition)
             if held is not coming.held:
                 run.members.update(lacking)
                 self._primary.watch(run.epoch, {*self._others(coming.held), *lacking})
             self._announce(run, run.number + 1, held, lacking)
-        return coming.turn
+        return coming.task
 
     def _resume(self, run: _RunState) -> SegmentTask:
         """Return the next segment by another plan, after all work of the current plan has stopped."""
         self._stop(run)
-        return self._anew(run)
+        return self._replan(run)
 
     def _repeat(self, run: _RunState, error: LaneError | ClusterError) -> SegmentTask:
         """Repeat the failed segment without the members at fault; raises `error` if there are none."""
@@ -212,13 +212,13 @@ class RunLeader:
         without = self._judge(run, error)
         noticed_s = self._primary.clock()
         began_s = run.began_s
-        turn = self._anew(run)
+        task = self._replan(run)
         fault = Fault(run.number, without, noticed_s - began_s, run.began_s - noticed_s)
         run.faults.append(fault)
         self._primary.log.add(fault)
-        return turn
+        return task
 
-    def _anew(self, run: _RunState) -> SegmentTask:
+    def _replan(self, run: _RunState) -> SegmentTask:
         run.held = run.begin(run.number)
         self._primary.log.follow(run.held)
         return self._attempt(run)
@@ -226,12 +226,12 @@ class RunLeader:
     def _announce(self, run: _RunState, number: int, held: ReadyPlan, lacking: Collection[str]) -> None:
         if number >= held.n_segments or number in run.announced:
             return
-        patience_s = self._primary.patience.exchange_s(self._steer.predicted_s(held))
+        timeout_s = self._primary.patience.exchange_s(self._planner.predicted_s(held))
         entrants = frozenset(lacking)
-        turn = held.turn(self._primary.name, run.epoch, number, entrants, patience_s)
-        run.announced[number] = _AnnouncedSegment(held, turn)
+        task = held.task(self._primary.name, run.epoch, number, entrants, timeout_s)
+        run.announced[number] = _AnnouncedSegment(held, task)
         if number < held.n_segments - 1:
-            go = SegmentRequest(run.epoch, number, held.number, tuple(sorted(entrants)), patience_s)
+            go = SegmentRequest(run.epoch, number, held.number, tuple(sorted(entrants)), timeout_s)
             for name in self._others(held):
                 self._primary.send(name, go)
 
@@ -244,7 +244,7 @@ class RunLeader:
         if peer is not None:
             accusation = Accusation(self._primary.name, peer, is_misbehaviour, reason)
             self._primary.accuse(run.epoch, accusation)
-        found = self._primary.verdicts()
+        found = self._primary.collect_verdicts()
         self._stop(run)
         return found
 
@@ -256,19 +256,19 @@ class RunLeader:
     def _others(self, held: ReadyPlan) -> tuple[str, ...]:
         return tuple(d for d in held.partition.participants if d != self._primary.name)
 
-    def _led(self, run: _RunState, answer: np.ndarray, start_s: float, seconds: float) -> RunRecord:
+    def _record_run(self, run: _RunState, answer: np.ndarray, start_s: float, seconds: float) -> RunRecord:
         ended = set(self._others(run.held))
         for name in ended:
-            self._primary.monitor.forgive(name)
+            self._primary.monitor.reset_failures(name)
         for name in run.members - ended:
             self._primary.send(name, StopRequest(run.epoch))
         committed = [run.announced[n] for n in sorted(run.announced)]
-        turns = tuple(one.turn for one in committed)
+        tasks = tuple(one.task for one in committed)
         plans = tuple(one.held for one in committed)
-        said = {self._primary.name: self._performer.take_spans()}
-        for epoch in {turn.epoch for turn in turns}:
+        said = {self._primary.name: self._executor.take_spans()}
+        for epoch in {task.epoch for task in tasks}:
             wanted = ended if epoch == run.epoch else ()
-            for name, ran in self._primary.reports(epoch, wanted).items():
+            for name, ran in self._primary.collect_reports(epoch, wanted).items():
                 said[name] = (*said.get(name, ()), *ran)
-        spans = join_spans(turns, said, start_s)
-        return RunRecord(answer, seconds, plans, turns, join_programs(turns, plans), spans, tuple(run.faults))
+        spans = join_spans(tasks, said, start_s)
+        return RunRecord(answer, seconds, plans, tasks, join_programs(tasks, plans), spans, tuple(run.faults))

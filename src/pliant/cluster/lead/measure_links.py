@@ -40,15 +40,15 @@ def measure_links(
     A pair takes at most about 0.5 s and 60 round trips, for any link speed, unless messages of 16 KB take
     longer. Raises PeerLostError, PeerProtocolError and ClusterError as `comm` does.
     """
-    patience_s = TIMEOUT_S + len(members)  # a peer may still be in its earlier pairs
+    timeout_s = TIMEOUT_S + len(members)  # a peer may still be in its earlier pairs
     for pair in (pair for together in schedule_rounds(members) for pair in together):
         first, second = pair
         if comm.name == first:
-            out, back = _LinkProbe(comm, second, epoch, clock, patience_s).measure()
+            out, back = _LinkProbe(comm, second, epoch, clock, timeout_s).measure()
             yield (first, second), out
             yield (second, first), back
         elif comm.name == second:
-            _answer_probes(comm, first, epoch, patience_s)
+            _answer_probes(comm, first, epoch, timeout_s)
 
 
 def schedule_rounds(members: Sequence[str]) -> tuple[tuple[Pair, ...], ...]:
@@ -91,10 +91,10 @@ class _LinkProbe:
     """The first of a pair: it sends requests, the second replies, one message at a time."""
 
     def __init__(
-        self, comm: Comm, peer: str, epoch: int, clock: Callable[[], float], patience_s: float
+        self, comm: Comm, peer: str, epoch: int, clock: Callable[[], float], timeout_s: float
     ) -> None:
         self._comm, self._peer, self._epoch, self._clock = comm, peer, epoch, clock
-        self._patience_s = patience_s
+        self._patience_s = timeout_s
         self._number = 0
 
     def measure(self) -> tuple[Link, Link]:
@@ -153,19 +153,19 @@ class _LinkProbe:
         return self._clock() - start_s, sent_s + arrival.waited_s
 
 
-def _answer_probes(comm: Comm, peer: str, epoch: int, patience_s: float) -> None:
+def _answer_probes(comm: Comm, peer: str, epoch: int, timeout_s: float) -> None:
     """Reply as the second of a pair, until the first ends. Raises PeerProtocolError for a bad request."""
     question, number = np.zeros(2, np.int64), 0
     while True:
         tag = Tag(epoch, 0, number)
-        comm.receive(peer, tag, question, patience_s)
+        comm.receive(peer, tag, question, timeout_s)
         what, n_bytes = int(question[0]), int(question[1])
         if what not in (_END, _PING, _TAKE, _GIVE) or not 1 <= n_bytes <= _LARGEST_BYTES:
             raise PeerProtocolError(
                 f"{peer} asks for {n_bytes} bytes by {what} while links are measured.", peer
             )
         if what == _TAKE:
-            comm.receive(peer, Tag(epoch, 1, number), np.empty(n_bytes, np.uint8), patience_s)
+            comm.receive(peer, Tag(epoch, 1, number), np.empty(n_bytes, np.uint8), timeout_s)
         comm.send(peer, tag, np.zeros(n_bytes if what == _GIVE else 1, np.uint8))
         if what == _END:
             return

@@ -18,9 +18,9 @@ from pliant.cluster.lead.adaptive_planner import AdaptivePlanner
 from pliant.cluster.lead.choose_partition import PartitionChooser
 from pliant.cluster.lead.lead_run import RunLeader
 from pliant.cluster.lead.primary import Primary
-from pliant.cluster.member.cluster_worker import ClusterWorker, OnEvent, WorkerOffer
 from pliant.cluster.member.local_stage_builder import LocalStageBuilder
 from pliant.cluster.member.run_executor import RunExecutor
+from pliant.cluster.member.worker import ClusterWorker, OnEvent, WorkerOffer
 from pliant.cluster.net.activation_coding import Coding
 from pliant.cluster.net.comm import Comm
 from pliant.cluster.net.comm_gloo import GlooComm
@@ -70,7 +70,7 @@ class MemberOptions:
 class _MemberRuntime:
     """The parts of every member that exist before its connections."""
 
-    holding: LocalStageBuilder
+    builder: LocalStageBuilder
     lanes: Lanes
 
 
@@ -81,8 +81,8 @@ def _open_runtime(options: MemberOptions) -> Iterator[_MemberRuntime]:
         ThreadPool(options.n_threads, library) as pool,
         member_lanes(options.name, options.dilation, options.n_threads) as lanes,
     ):
-        holding = LocalStageBuilder(options.name, library, pool, lanes.emulated, options.free_bytes)
-        yield _MemberRuntime(holding, lanes)
+        builder = LocalStageBuilder(options.name, library, pool, lanes.emulated, options.free_bytes)
+        yield _MemberRuntime(builder, lanes)
 
 
 def member_lanes(name: str, dilation: Dilation | Callable[[], Dilation], n_threads: int) -> Lanes:
@@ -139,7 +139,7 @@ def open_worker(
     later = _DeferredCallbacks()
     with (
         _open_runtime(options) as machine,
-        _open_connections(options, host) as (comm, meet),
+        _open_connections(options, host) as (comm, connector),
         Messenger(
             options.name,
             options.key,
@@ -151,7 +151,7 @@ def open_worker(
         offer = WorkerOffer(
             version=options.version,
             sources={source.identity: source for source in sources},
-            free_bytes=machine.holding.free_bytes,
+            free_bytes=machine.builder.free_bytes,
             n_threads=options.n_threads,
             engine=options.engine,
         )
@@ -161,11 +161,11 @@ def open_worker(
             comm,
             machine.lanes,
             offer,
-            machine.holding,
-            meet=meet,
+            machine.builder,
+            connector=connector,
             on_event=options.on_event,
         ) as worker:
-            later.begin(worker.hear, worker.lose)
+            later.begin(worker.handle_message, worker.handle_lost_peer)
             for address in join:
                 messenger.connect(address)
             yield worker
@@ -177,10 +177,10 @@ class PrimaryMember:
 
     primary: Primary
     lead: RunLeader
-    steering: AdaptivePlanner
+    planner: AdaptivePlanner
     comm: Comm
     messenger: Messenger
-    holding: LocalStageBuilder
+    builder: LocalStageBuilder
 
 
 @contextmanager
@@ -201,7 +201,7 @@ def open_primary(
     host = listen.rpartition(":")[0]
     with (
         _open_runtime(options) as machine,
-        _open_connections(options, host) as (comm, meet),
+        _open_connections(options, host) as (comm, connector),
         Messenger(
             options.name,
             options.key,
@@ -214,10 +214,10 @@ def open_primary(
             options.name,
             messenger,
             comm,
-            machine.holding,
+            machine.builder,
             version=options.version,
             engine=options.engine,
-            meet=meet,
+            connector=connector,
             patience=options.patience,
             on_event=options.on_event,
         ) as primary,
@@ -227,19 +227,19 @@ def open_primary(
         def note(peer: str, said: Note) -> None:
             leads[0].note(peer, said)
 
-        performer = RunExecutor(options.name, comm, machine.lanes, machine.holding.free_bytes, on_note=note)
+        executor = RunExecutor(options.name, comm, machine.lanes, machine.builder.free_bytes, on_note=note)
         with AdaptivePlanner(
             primary,
-            machine.holding.free_bytes,
+            machine.builder.free_bytes,
             choose,
             coding=coding,
             is_adaptive=is_adaptive,
             is_measuring=is_measuring,
             on_event=options.on_event,
-        ) as steering:
-            leads.append(RunLeader(primary, performer, steering))
-            later.begin(primary.hear, primary.lose)
-            yield PrimaryMember(primary, leads[0], steering, comm, messenger, machine.holding)
+        ) as planner:
+            leads.append(RunLeader(primary, executor, planner))
+            later.begin(primary.handle_message, primary.handle_lost_peer)
+            yield PrimaryMember(primary, leads[0], planner, comm, messenger, machine.builder)
 
 
 def find_local_address(address: str) -> str:

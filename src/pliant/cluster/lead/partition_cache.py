@@ -35,28 +35,28 @@ class _CacheEntry:
         before = self.solved.partition.tokens
         return max(before, tokens) <= _NEAR * min(before, tokens) and now_s - self.found_s <= _FRESH_S
 
-    def holds(self, picture: Topology) -> bool:
+    def is_current(self, topology: Topology) -> bool:
         """Return whether no change since would concern a search and be noticeable in a layer's time."""
-        before, participants = self.solved.picture, self.solved.partition.participants
-        if before.capabilities.keys() != picture.capabilities.keys():
+        before, participants = self.solved.topology, self.solved.partition.participants
+        if before.capabilities.keys() != topology.capabilities.keys():
             return False
 
         def felt_s(by: Topology) -> float:
             return self.solved.layer_s if by is before else layer_seconds(self.solved, by)
 
-        reason = reason_to_solve(before, picture, participants, self.need, layer_s=felt_s)
-        return reason is None and not find_recovered(before, picture, participants)
+        reason = reason_to_solve(before, topology, participants, self.need, layer_s=felt_s)
+        return reason is None and not find_recovered(before, topology, participants)
 
-    def serves(self, tokens: int, picture: Topology) -> bool:
+    def is_acceptable(self, tokens: int, topology: Topology) -> bool:
         """Return whether it performs about as well as when it was found, though a better one may exist."""
         solved, before = self.solved, self.solved.partition.tokens
         if max(before, tokens) > _FAR * min(before, tokens):
             return False
-        if solved.picture.capabilities.keys() != picture.capabilities.keys() or find_overloaded(
-            self.need, picture
+        if solved.topology.capabilities.keys() != topology.capabilities.keys() or find_overloaded(
+            self.need, topology
         ):
             return False
-        return layer_seconds(solved, picture) <= _WORSE * solved.layer_s
+        return layer_seconds(solved, topology) <= _WORSE * solved.layer_s
 
 
 @final
@@ -78,11 +78,11 @@ class PartitionCache:
         """Whether searches have used their share of the time, so that earlier partitions stay in use."""
         return self._clock() < self._search_from_s
 
-    def of(
+    def get(
         self,
         spec: EncoderSpec,
         tokens: int,
-        picture: Topology,
+        topology: Topology,
         search: Callable[[], Partition],
         coding: Coding = "fp32",
         *,
@@ -90,7 +90,7 @@ class PartitionCache:
     ) -> Prediction:
         """Return the latest for about so many tokens, with rows in proportion, or one by `search`.
 
-        A new search is also made if it might give another result for `picture`: devices joined or left, are
+        A new search is also made if it might give another result for `topology`: devices joined or left, are
         slower, or are faster without a share, or have too little memory. While searches are paused and
         `may_pause` is set, a partition that performs about as well as before is returned instead, for other
         lengths too, and the result `is_due`. For a submodel, the result is the whole model's partition in
@@ -99,37 +99,37 @@ class PartitionCache:
         now_s = self._clock()
         near = [one for one in reversed(self._found) if one.is_near(tokens, now_s)]
         latest = next((one for one in near if one.spec == spec), None)
-        if latest is not None and latest.holds(picture):
-            return predict(spec, latest.solved.partition.resize(tokens), picture, coding)
-        larger = next((one for one in near if _is_part(spec, one.spec) and one.holds(picture)), None)
+        if latest is not None and latest.is_current(topology):
+            return predict(spec, latest.solved.partition.resize(tokens), topology, coding)
+        larger = next((one for one in near if _is_part(spec, one.spec) and one.is_current(topology)), None)
         if larger is None and may_pause and self.is_paused:
-            before = self._serving(spec, tokens, picture)
+            before = self._find_acceptable(spec, tokens, topology)
             if before is not None and before.spec == spec:
-                solved = predict(spec, before.solved.partition.resize(tokens), picture, coding)
+                solved = predict(spec, before.solved.partition.resize(tokens), topology, coding)
                 return replace(solved, is_due=True)
             if before is not None:
-                return replace(self._of_larger(spec, before, tokens, picture, coding), is_due=True)
+                return replace(self._derive_from_larger(spec, before, tokens, topology, coding), is_due=True)
         if larger is None:
             partition = search()
             ended_s = self._clock()
             self.search_s = ended_s - now_s
             self._search_from_s = ended_s + self.search_s / _SHARE
-            solved = predict(spec, partition, picture, coding)
+            solved = predict(spec, partition, topology, coding)
         else:
-            solved = self._of_larger(spec, larger, tokens, picture, coding)
+            solved = self._derive_from_larger(spec, larger, tokens, topology, coding)
         found = _CacheEntry(spec, solved, weight_bytes(spec, solved.partition), now_s)
         self._found = (*self._found, found)[-_MOST:]
         return solved
 
-    def _serving(self, spec: EncoderSpec, tokens: int, picture: Topology) -> _CacheEntry | None:
+    def _find_acceptable(self, spec: EncoderSpec, tokens: int, topology: Topology) -> _CacheEntry | None:
         """Return the latest that performs about as well as when found, of this model or the whole one."""
         same = (one for one in reversed(self._found) if one.spec == spec)
         larger = (one for one in reversed(self._found) if _is_part(spec, one.spec))
         latest = (next(same, None), next(larger, None))
-        return next((one for one in latest if one is not None and one.serves(tokens, picture)), None)
+        return next((one for one in latest if one is not None and one.is_acceptable(tokens, topology)), None)
 
-    def _of_larger(
-        self, spec: EncoderSpec, larger: _CacheEntry, tokens: int, picture: Topology, coding: Coding
+    def _derive_from_larger(
+        self, spec: EncoderSpec, larger: _CacheEntry, tokens: int, topology: Topology, coding: Coding
     ) -> Prediction:
         """Return a submodel's partition, derived from the whole model's."""
         whole = larger.solved.partition
@@ -137,8 +137,8 @@ class PartitionCache:
         cut = whole.resize(tokens, spec.n_heads, columns, spec.n_layers)
         few = cut.participants if self._is_free and cut.mode == "ws" and len(cut.participants) > 1 else ()
         alone = [cut.on_device(device) for device in few]
-        fits = [one for one in alone if not find_overloaded(weight_bytes(spec, one), picture)]
-        every = (predict(spec, one, picture, coding) for one in (cut, *fits))
+        fits = [one for one in alone if not find_overloaded(weight_bytes(spec, one), topology)]
+        every = (predict(spec, one, topology, coding) for one in (cut, *fits))
         return min(every, key=lambda one: one.seconds)
 
     def clear(self) -> None:

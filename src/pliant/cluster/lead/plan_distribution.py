@@ -14,8 +14,8 @@ from pliant.cluster.control.messages import (
 )
 from pliant.cluster.control.pending_replies import PendingReplies
 from pliant.cluster.control.timeouts import ClusterTimeouts
-from pliant.cluster.member.cluster_worker import OnEvent
 from pliant.cluster.member.ready_plan import ReadyPlan, StageBuilder
+from pliant.cluster.member.worker import OnEvent
 from pliant.cluster.net.activation_coding import Coding
 from pliant.cluster.net.connect_members import MemberConnector
 from pliant.cluster.watch.member_registry import MemberRegistry
@@ -41,8 +41,8 @@ class PlanDistribution:
     def __init__(
         self,
         name: str,
-        hold: StageBuilder,
-        meet: MemberConnector,
+        builder: StageBuilder,
+        connector: MemberConnector,
         monitor: MemberRegistry,
         send: Callable[[str, AnyMessage], None],
         news: Condition,
@@ -50,12 +50,12 @@ class PlanDistribution:
         on_event: OnEvent,
         clock: Callable[[], float],
     ) -> None:
-        self._name, self._hold, self._meet, self._monitor = name, hold, meet, monitor
+        self._name, self._builder, self._connector, self._monitor = name, builder, connector, monitor
         self._send, self._news, self._patience, self._on_event = send, news, patience, on_event
         self._answers: PendingReplies[PrepareSuccess | PrepareFailure] = PendingReplies(news, clock)
         self.number = 0
 
-    def hear(self, plan: int, peer: str, answer: PrepareSuccess | PrepareFailure) -> None:
+    def record_answer(self, plan: int, peer: str, answer: PrepareSuccess | PrepareFailure) -> None:
         """Record `peer`'s answer on whether it holds the plan of that number ready."""
         self._answers.put(plan, peer, answer)
 
@@ -74,22 +74,22 @@ class PlanDistribution:
             self.number += 1
             plan = self.number
         members, addresses = (self._name, *others), self.addresses(others)
-        place = self._meet.place(members)
+        rendezvous = self._connector.rendezvous(members)
         order = PrepareRequest(
-            plan, source.identity, partition, coding, members, addresses, place, is_in_place
+            plan, source.identity, partition, coding, members, addresses, rendezvous, is_in_place
         )
         for name in others:
             self._send(name, order)
         if is_in_place:
             self._tell_to_forget((), but=others)
-        holder = (self._hold.replace if is_in_place else self._hold.prepare)(source, partition)
+        runner = (self._builder.replace if is_in_place else self._builder.prepare)(source, partition)
         failure: ClusterError | None = None
         try:
-            self._meet.join(members, addresses, place, lambda: self._may_begin(plan, others))
+            self._connector.join(members, addresses, rendezvous, lambda: self._may_begin(plan, others))
         except ClusterError as error:
             failure = error
         answers = self._await_ready(plan, others, failure)
-        return ReadyPlan(plan, source, partition, coding, holder), answers
+        return ReadyPlan(plan, source, partition, coding, runner), answers
 
     def _check_codes(self, partition: Partition, others: Collection[str]) -> None:
         """Raise PlanNotReadyError for members that would treat coded layers as float32."""
@@ -110,7 +110,7 @@ class PlanDistribution:
 
     def addresses(self, others: Collection[str]) -> dict[str, str]:
         """Return the data addresses of this member and the others."""
-        addresses = {self._name: self._meet.address} if self._meet.address else {}
+        addresses = {self._name: self._connector.address} if self._connector.address else {}
         for name in others:
             member = self._monitor.get(name)
             if member is not None and member.hello.data_address:
@@ -124,7 +124,7 @@ class PlanDistribution:
 
     def forget(self, keep: Collection[ReadyPlan]) -> None:
         """Tell all members which plans are still needed, and free the others here."""
-        self._hold.keep([held.holder for held in keep])
+        self._builder.keep([held.runner for held in keep])
         self._tell_to_forget([held.number for held in keep])
 
     def _tell_to_forget(self, keep: Collection[int], but: Collection[str] = ()) -> None:
@@ -147,7 +147,7 @@ class PlanDistribution:
                 reasons[name] = "did not get ready in time"
         for name, reason in reasons.items():
             self._on_event(f"{name} is excluded: {reason}")
-            self._monitor.fail(name)
+            self._monitor.record_failure(name)
         if reasons:
             raise PlanNotReadyError(reasons)
         if failure is not None:

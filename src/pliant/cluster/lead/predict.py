@@ -27,7 +27,7 @@ class Prediction:
     """A partition, its inputs, and its predicted time: of one `layer`, and on request of all segments."""
 
     partition: Partition
-    picture: Topology
+    topology: Topology
     program: Program
     layer: Program
     layer_s: float
@@ -47,25 +47,25 @@ class Prediction:
 
 
 def predict(
-    spec: EncoderSpec, partition: Partition, picture: Topology, coding: Coding = "fp32"
+    spec: EncoderSpec, partition: Partition, topology: Topology, coding: Coding = "fp32"
 ) -> Prediction:
     """Predict a partition's time by the shared cost model, with activations encoded as `coding`."""
-    cost = ClusterCost(picture.capabilities, picture.links, work_flops(spec, partition))
+    cost = ClusterCost(topology.capabilities, topology.links, work_flops(spec, partition))
     program = lower_partition(spec, partition, coding)
     layer = replace(program, segments=program.segments[1:2])
-    return Prediction(partition, picture, program, layer, _layer_s(layer, cost), cost, _byte_s(layer, cost))
+    return Prediction(partition, topology, program, layer, _layer_s(layer, cost), cost, _byte_s(layer, cost))
 
 
-def repredict(solved: Prediction, picture: Topology) -> Prediction:
-    """Return `predict`'s result for the same partition and another picture, in less time."""
-    cost = replace(solved.cost, capabilities=picture.capabilities, links=picture.links)
+def repredict(solved: Prediction, topology: Topology) -> Prediction:
+    """Return `predict`'s result for the same partition and another topology, in less time."""
+    cost = replace(solved.cost, capabilities=topology.capabilities, links=topology.links)
     layer_s, byte_s = _layer_s(solved.layer, cost), _byte_s(solved.layer, cost)
-    return replace(solved, picture=picture, layer_s=layer_s, cost=cost, byte_s=byte_s)
+    return replace(solved, topology=topology, layer_s=layer_s, cost=cost, byte_s=byte_s)
 
 
-def layer_seconds(solved: Prediction, picture: Topology) -> float:
-    """Return the time of one layer of a partition by another picture; faster than `predict`."""
-    cost = ClusterCost(picture.capabilities, picture.links, solved.cost.flops)
+def layer_seconds(solved: Prediction, topology: Topology) -> float:
+    """Return the time of one layer of a partition by another topology; faster than `predict`."""
+    cost = ClusterCost(topology.capabilities, topology.links, solved.cost.flops)
     return _layer_s(solved.layer, cost)
 
 
@@ -75,10 +75,10 @@ def is_search_futile(spec: EncoderSpec, solved: Prediction, n_layers: int, codin
     Determined by a lower bound on every partition's layer time, without a search, which would give the same
     result. For many devices it returns False: there the bound is loose, and takes as long as a search.
     """
-    devices, partition = solved.picture.capabilities, solved.partition
+    devices, partition = solved.topology.capabilities, solved.partition
     if len(devices) > FEW:
         return False
-    links = scale_links(solved.picture.links, coding)
+    links = scale_links(solved.topology.links, coding)
     least_s = layer_bound_s(pose(spec, partition.tokens, devices, links, partition.primary))
     return not is_worthwhile(solved.layer_s, least_s, n_layers, 0.0, 0.0)
 
@@ -91,7 +91,7 @@ def link_ratios(
     `solved` holds the expected time per byte for its own links, `offsets_s` the lead of each member's clock.
     One observation is limited to a factor of MOST_AT_ONCE: a stall does not mean a slow link.
     """
-    then, found = solved.picture.links, {}
+    then, found = solved.topology.links, {}
     for dst, note in notes.items():
         for src, (n_bytes, seconds) in note.arrived.items():
             if src not in links.interfaces or (src, dst) not in solved.byte_s:

@@ -35,8 +35,8 @@ from pliant.cluster.control.timeouts import ClusterTimeouts
 from pliant.cluster.lead.plan_distribution import PlanDistribution
 from pliant.cluster.lead.run_log import RunLog
 from pliant.cluster.lead.status_report import ClusterStatus, MemberStatus
-from pliant.cluster.member.cluster_worker import OnEvent
 from pliant.cluster.member.ready_plan import StageBuilder
+from pliant.cluster.member.worker import OnEvent
 from pliant.cluster.net.comm import Comm
 from pliant.cluster.net.connect_members import MemberConnector, NullConnector, Transport
 from pliant.cluster.watch.fault_attribution import Accusation, Verdict, attribute_faults
@@ -55,8 +55,8 @@ _LOOK_S = 0.1
 class Primary:
     """The member `name` that others join; a context manager.
 
-    `control` must pass every message to `hear` and every silent peer to `lose`, one call at a time, on any
-    thread.
+    `control` must pass every message to `handle_message` and every silent peer to `handle_lost_peer`, one
+    call at a time, on any thread.
     """
 
     def __init__(
@@ -64,22 +64,22 @@ class Primary:
         name: str,
         control: ControlChannel,
         comm: Comm,
-        hold: StageBuilder,
+        builder: StageBuilder,
         *,
         version: str,
         engine: Transport = "zmq",
-        meet: MemberConnector = NullConnector(),  # noqa: B008 - stateless
+        connector: MemberConnector = NullConnector(),  # noqa: B008 - stateless
         patience: ClusterTimeouts = ClusterTimeouts(),  # noqa: B008 - frozen
         on_event: OnEvent = lambda text: None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.name, self.comm, self.patience, self.clock = name, comm, patience, clock
         self.monitor = MemberRegistry(clock)
-        self.hold, self.meet, self.on_event = hold, meet, on_event
+        self.builder, self.connector, self.on_event = builder, connector, on_event
         self._control, self._version, self._engine = control, version, engine
         self._news = Condition()
         self.plans = PlanDistribution(
-            name, hold, meet, self.monitor, self.send, self._news, patience, on_event, clock
+            name, builder, connector, self.monitor, self.send, self._news, patience, on_event, clock
         )
         self._reports: PendingReplies[tuple[StepSpan, ...]] = PendingReplies(self._news, clock)
         self._measured: PendingReplies[MeasureReply] = PendingReplies(self._news, clock)
@@ -110,7 +110,7 @@ class Primary:
 
     # Messages from others.
 
-    def hear(self, peer: str, message: AnyMessage) -> None:
+    def handle_message(self, peer: str, message: AnyMessage) -> None:
         """Process one message; a peer that sends an undecodable message is refused."""
         match message:
             case UnreadableMessage(why=why, is_other_version=is_other_version):
@@ -122,10 +122,10 @@ class Primary:
                 known = self.monitor.get(peer)
                 if known is None or not known.is_here:
                     self.send(peer, HelloRequest())
-                self.monitor.has_memory(peer, free_bytes)
+                self.monitor.set_memory(peer, free_bytes)
                 self.send(peer, Ping(self.clock()))  # the first one may have met a busy device
             case PrepareSuccess(plan=plan) | PrepareFailure(plan=plan):
-                self.plans.hear(plan, peer, message)
+                self.plans.record_answer(plan, peer, message)
             case MeasureReply(epoch=epoch):
                 self._measured.put(epoch, peer, message)
             case SegmentFailure(epoch=epoch):
@@ -135,39 +135,39 @@ class Primary:
                 self._reports.put(epoch, peer, spans)
             case Pong(sent_s=sent_s, clock_s=clock_s):
                 now_s = self.clock()
-                self.monitor.has_clock(peer, clock_s - (sent_s + now_s) / 2, now_s - sent_s)
+                self.monitor.set_clock(peer, clock_s - (sent_s + now_s) / 2, now_s - sent_s)
             case StatusRequest():
                 self.send(peer, StatusReply(self.status()))
             case _:
                 pass  # meant for a worker, or of a later version
 
-    def lose(self, peer: str) -> None:
+    def handle_lost_peer(self, peer: str) -> None:
         """Handle a silent or departed `peer`."""
-        if self.monitor.leave(peer):
+        if self.monitor.mark_absent(peer):
             self.on_event(f"lost {peer}")
-        self._disturb(peer)
+        self._end_epoch_of(peer)
 
     def _greet(self, peer: str, hello: Hello) -> None:
         known = self.monitor.get(peer)
         if known is not None and known.is_barred:
             self.send(peer, JoinRefusal(f"{known.refused}"))
             return
-        if (why := self._unfit(peer, hello)) is not None:
+        if (why := self._find_refusal(peer, hello)) is not None:
             self._refuse(peer, why, is_barred=False)
             return
         self._start_after(hello.last_epoch)
         if known is None or not known.is_here:
             self.on_event(f"{peer} joined")
         else:  # it restarted, or lost this member for a while, and holds no plan any more
-            self._disturb(peer)
-        self.monitor.greet(peer, hello, self.plans.number + 1)
+            self._end_epoch_of(peer)
+        self.monitor.register(peer, hello, self.plans.number + 1)
         self.send(peer, Welcome(self._version))
         for _ in range(N_PINGS):
             self.send(peer, Ping(self.clock()))
         with self._news:
             self._news.notify_all()
 
-    def _unfit(self, peer: str, hello: Hello) -> str | None:
+    def _find_refusal(self, peer: str, hello: Hello) -> str | None:
         if peer in self._dismissed:
             return _DISMISSED
         if hello.engine != self._engine:
@@ -192,10 +192,10 @@ class Primary:
         """Exclude `peer`: permanently if it `is_barred` for misbehaviour, else until the reason is gone."""
         if self.monitor.refuse(peer, reason, is_barred=is_barred):
             self.on_event(f"refused {peer}: {reason}")
-            self._disturb(peer)
+            self._end_epoch_of(peer)
         self.send(peer, JoinRefusal(reason))
 
-    def _disturb(self, peer: str) -> None:
+    def _end_epoch_of(self, peer: str) -> None:
         """End the epoch that depends on `peer`, and wake waiting threads."""
         epoch, members = self._watched
         if peer in members:
@@ -251,11 +251,11 @@ class Primary:
         if len(here) < n_workers:
             raise ClusterError(
                 f"{len(here)} of {n_workers} workers joined within {timeout_s:.3g} s: "
-                f"{', '.join(here) or 'none'}. {self._turned_away()}Start them with `pliant worker --join` "
-                "and this address, holding the same key."
+                f"{', '.join(here) or 'none'}. {self._describe_refused()}Start them with `pliant worker "
+                "--join` and this address, holding the same key."
             )
 
-    def _turned_away(self) -> str:
+    def _describe_refused(self) -> str:
         """Return refused members with the reasons as a sentence, or an empty string."""
         refused = [f"{m.name} ({m.refused.rstrip('.')})" for m in self.monitor.members if m.refused]
         known = [*refused, *self._control.problems]
@@ -271,7 +271,7 @@ class Primary:
         with self._news:
             self._epoch = max(self._epoch, min(epoch, _LAST_CLAIM))
 
-    def measured(self, epoch: int, names: Collection[str]) -> dict[str, MeasureReply]:
+    def collect_measurements(self, epoch: int, names: Collection[str]) -> dict[str, MeasureReply]:
         """Return the results of `names` for measurement `epoch`, when all are done or at the timeout."""
         return self._measured.take(epoch, names, self.monitor.is_here, self.patience.prepare_s)
 
@@ -296,12 +296,12 @@ class Primary:
         self.comm.drop(epoch)
 
     @property
-    def is_disturbed(self) -> bool:
+    def has_epoch_failed(self) -> bool:
         """Whether the watched epoch has failed, possibly on another member."""
         _, members = self._watched
         return bool(self._accusations) or any(not self.monitor.is_here(name) for name in members)
 
-    def verdicts(self) -> tuple[Verdict, ...]:
+    def collect_verdicts(self) -> tuple[Verdict, ...]:
         """The members at fault in the watched epoch, after a grace period for reports; exclude them."""
         until_s = self.clock() + self.patience.grace_s
         _, members = self._watched
@@ -314,7 +314,7 @@ class Primary:
             if verdict.is_liar:
                 self._refuse(verdict.member, verdict.reason, is_barred=True)
             else:
-                self.monitor.fail(verdict.member)
+                self.monitor.record_failure(verdict.member)
                 self.on_event(f"{verdict.member} is excluded: {verdict.reason}")
         return found
 
@@ -332,7 +332,7 @@ class Primary:
             if (known := self.monitor.get(name)) is None or not known.is_here
         }
 
-    def reports(self, epoch: int, names: Collection[str]) -> dict[str, tuple[StepSpan, ...]]:
+    def collect_reports(self, epoch: int, names: Collection[str]) -> dict[str, tuple[StepSpan, ...]]:
         """Return what `names` ran in `epoch`, on this member's clock, as far as they report in time."""
         found = self._reports.take(epoch, names, self.monitor.is_here, self.patience.report_s)
         return {name: self._on_our_clock(name, spans) for name, spans in found.items()}

@@ -21,11 +21,11 @@ def survey_devices(
     found = {}
     for name in names:
         if name == primary.name:
-            found[name] = primary.hold.measure(source, tokens, is_primary=True)
+            found[name] = primary.builder.measure(source, tokens, is_primary=True)
             continue
         epoch = primary.next_epoch()
         primary.send(name, MeasureRequest(epoch, source.identity, tokens, (name,), {}))
-        said = primary.measured(epoch, (name,)).get(name)
+        said = primary.collect_measurements(epoch, (name,)).get(name)
         if said is not None and said.device is not None:
             found[name] = said.device.capability()
         else:
@@ -39,19 +39,21 @@ def survey_links(primary: Primary, names: Collection[str]) -> dict[tuple[str, st
     others = tuple(sorted(name for name in names if name != primary.name))
     members = primary.name, *others
     addresses = primary.plans.addresses(others)
-    place = primary.meet.place(members)
+    rendezvous = primary.connector.rendezvous(members)
     for name in others:
-        primary.send(name, MeasureRequest(epoch, None, 0, members, addresses, place))
+        primary.send(name, MeasureRequest(epoch, None, 0, members, addresses, rendezvous))
     found: dict[tuple[str, str], Link] = {}
     try:
-        primary.meet.join(members, addresses, place, lambda: all(map(primary.monitor.is_here, others)))
+        primary.connector.join(
+            members, addresses, rendezvous, lambda: all(map(primary.monitor.is_here, others))
+        )
         found.update(measure_links(primary.comm, members, epoch))  # includes those measured before a failure
     except ClusterError as error:
         primary.on_event(f"not all links were measured: {error}")
         primary.comm.drop(epoch)
         if isinstance(error, PeerLostError | PeerProtocolError):
-            primary.monitor.fail(error.peer)
-    for said in primary.measured(epoch, others).values():
+            primary.monitor.record_failure(error.peer)
+    for said in primary.collect_measurements(epoch, others).values():
         found |= {(k.src, k.dst): Link(k.rtt_s / 2, k.bandwidth_Bps) for k in said.links}
     return found
 

@@ -19,10 +19,10 @@ from pliant.plan.split.stages import DeviceStage, TensorRegion
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BufferCopy:
-    """A copy before a stage: from `made` to `into`."""
+    """A copy before a stage: from `source` to `target`."""
 
-    into: np.ndarray
-    made: np.ndarray
+    target: np.ndarray
+    source: np.ndarray
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Buffers:
             return _cut(self._x_of(port.regions[0].tensor), port.box, 0, 0)
         return self._view(_key(stage, port), port.box)
 
-    def fills(self, stage: DeviceStage) -> tuple[BufferCopy, ...]:
+    def copies_before(self, stage: DeviceStage) -> tuple[BufferCopy, ...]:
         """The copies of this device's own results that the stage needs first."""
         found = []
         for port in inputs(stage):
@@ -93,14 +93,14 @@ class Buffers:
                     found.append(BufferCopy(self._view(key, shared), self._view(made, shared)))
         return tuple(found)
 
-    def sent(self, work: Exchange) -> np.ndarray:
+    def outgoing(self, work: Exchange) -> np.ndarray:
         """The tensor that this device sends, as a view of its output."""
         assert work.part is not None, work
         if work.tensor.startswith("x."):
             return _cut(self._x_of(work.tensor), work.part, 0, 0)
         return self._view(self._made[work.tensor][0], work.part)
 
-    def received(self, work: Exchange) -> np.ndarray:
+    def incoming(self, work: Exchange) -> np.ndarray:
         """The destination of a received tensor, as a view of the stage's input."""
         assert work.part is not None, work
         if work.tensor.startswith("x."):

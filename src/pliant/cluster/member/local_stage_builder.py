@@ -43,13 +43,13 @@ class LocalStageBuilder:
         self._shards: dict[str, ModelShards] = {}
 
     def prepare(self, source: EncoderSource, partition: Partition) -> StageRunner:
-        return self._of(source).prepare(partition, spec=source.spec)
+        return self._shards_of(source).prepare(partition, spec=source.spec)
 
     def replace(self, source: EncoderSource, partition: Partition) -> StageRunner:
         for identity, shards in self._shards.items():
             if identity != source.whole.identity:
                 shards.keep()
-        return self._of(source).replace(partition, source.spec)
+        return self._shards_of(source).replace(partition, source.spec)
 
     def measure(self, source: EncoderSource, tokens: int, *, is_primary: bool = False) -> Capability:
         found = measure_member(
@@ -58,15 +58,15 @@ class LocalStageBuilder:
             self._library,
             self._pool,
             self.free_bytes(),
-            ends=self._of(source) if is_primary else None,
+            ends=self._shards_of(source) if is_primary else None,
             emulated=self.emulated,
         )
         handed = measure_message_cost(4 * tokens * source.spec.hidden)
         trim_heap()  # reading and packing a layer in several shares used memory that is now free
         return replace(found, send=handed.send, take=handed.take)
 
-    def keep(self, holders: Collection[StageRunner]) -> None:
-        used = [holder for holder in holders if isinstance(holder, Shard)]
+    def keep(self, runners: Collection[StageRunner]) -> None:
+        used = [runner for runner in runners if isinstance(runner, Shard)]
         for identity, shards in self._shards.items():
             shards.keep(*(shard for shard in used if shard.model == identity))
 
@@ -86,7 +86,7 @@ class LocalStageBuilder:
         parts = () if shards is None else shards.memory()
         return MemoryUse(bound, parts, (scratch_part(self._pool),), rss_bytes())
 
-    def _of(self, source: EncoderSource) -> ModelShards:
+    def _shards_of(self, source: EncoderSource) -> ModelShards:
         """Return the `ModelShards` of a model; its submodels share them."""
         if source.whole.identity not in self._shards:
             self._shards[source.whole.identity] = ModelShards(
@@ -95,6 +95,6 @@ class LocalStageBuilder:
         return self._shards[source.whole.identity]
 
 
-def free_bytes_for_models(holding: LocalStageBuilder) -> Callable[[], int]:
+def free_bytes_for_models(builder: LocalStageBuilder) -> Callable[[], int]:
     """Return a function for models' available memory: free memory minus a reserve, plus held weights."""
-    return lambda: max(0, free_memory_bytes() + holding.weight_bytes - SPARE_BYTES)
+    return lambda: max(0, free_memory_bytes() + builder.weight_bytes - SPARE_BYTES)

@@ -35,8 +35,8 @@ class StageBuilder(Protocol):
         For a primary, input and head are included.
         """
 
-    def keep(self, holders: Collection[StageRunner]) -> None:
-        """Free everything that none of `holders` needs."""
+    def keep(self, runners: Collection[StageRunner]) -> None:
+        """Free everything that none of `runners` needs."""
 
 
 @final
@@ -51,7 +51,7 @@ class ReadyPlan:
     source: EncoderSource
     partition: Partition
     coding: Coding
-    holder: StageRunner
+    runner: StageRunner
     program: Program = field(init=False)
     _segments: dict[tuple[int, frozenset[str]], tuple[Segment, Projection]] = field(default_factory=dict)
 
@@ -62,7 +62,7 @@ class ReadyPlan:
     def n_segments(self) -> int:
         return len(self.program.segments)
 
-    def lacking(self, before: Partition) -> tuple[str, ...]:
+    def members_without_input(self, before: Partition) -> tuple[str, ...]:
         """Return members that lack part of a layer's input for this plan, after a layer by `before`.
 
         These are new members, and members that held only rows and now need other rows or heads; never the
@@ -77,8 +77,8 @@ class ReadyPlan:
                 found.append(device)
         return tuple(sorted(found))
 
-    def turn(
-        self, name: str, epoch: int, number: int, lacking: Collection[str], patience_s: float
+    def task(
+        self, name: str, epoch: int, number: int, lacking: Collection[str], timeout_s: float
     ) -> SegmentTask:
         """Return segment `number` for member `name`; devices in `lacking` first receive its input."""
         key = number, frozenset(lacking)
@@ -88,7 +88,7 @@ class ReadyPlan:
                 entered = layer_segment(self.source.spec, self.partition, number - 1, lacking)
                 whole = with_coded_bytes(entered, self.coding)
             self._segments[key] = whole, project(whole, name)
-        return SegmentTask(epoch, number, *self._segments[key], self.holder, self.coding, patience_s)
+        return SegmentTask(epoch, number, *self._segments[key], self.runner, self.coding, timeout_s)
 
 
 @lru_cache(maxsize=256)

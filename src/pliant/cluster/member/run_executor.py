@@ -64,9 +64,9 @@ class SegmentTask:
     number: int
     segment: Segment
     own: Projection
-    holder: StageRunner
+    runner: StageRunner
     coding: Coding
-    patience_s: float
+    timeout_s: float
 
 
 NextTask = Callable[[], SegmentTask | None]
@@ -90,13 +90,13 @@ class RunExecutor:
     lanes: Lanes
     free_bytes: Callable[[], int]
     on_note: OnNote = lambda peer, note: None
-    _turn: SegmentTask | None = None
+    _task: SegmentTask | None = None
     _first: int = 0
     _compute_s: dict[str, float] = field(default_factory=dict)
     _arrived: dict[str, tuple[int, float]] = field(default_factory=dict)
     _free_bytes: int = 0
     _free_until_s: float = -inf
-    _ran: list[StepSpan] = field(default_factory=list)
+    _spans: list[StepSpan] = field(default_factory=list)
 
     def run(self, first: SegmentTask, following: NextTask, repeated: RetryTask | None = None) -> None:
         """Run `first`, then the turn that `following` returns at each boundary.
@@ -107,8 +107,8 @@ class RunExecutor:
 
         def advance(number: int, spans: tuple[Span, ...]) -> Segment | None:
             self._first += len(spans)
-            turn = following()
-            return None if turn is None else self._begin(turn)
+            task = following()
+            return None if task is None else self._begin(task)
 
         def repeat(number: int, error: LaneError) -> Segment:
             if repeated is None:
@@ -116,7 +116,7 @@ class RunExecutor:
             return self._begin(repeated(error))
 
         self._first = 0
-        functions = StepFunctions(self._compute, exchange=self._exchange, on_end=self._ended)
+        functions = StepFunctions(self._compute, exchange=self._exchange, on_end=self._record_step)
         program = Program((self._begin(first),), (), ())
         try:
             execute(program, functions, self.lanes, advance=advance, repeat=repeat, origin_s=0.0)
@@ -125,14 +125,14 @@ class RunExecutor:
             raise
 
     @property
-    def turn(self) -> SegmentTask | None:
+    def task(self) -> SegmentTask | None:
         """The current turn, or the last one."""
-        return self._turn
+        return self._task
 
     @property
     def epoch(self) -> int | None:
         """The current epoch, or the last one; None before the first."""
-        return None if self._turn is None else self._turn.epoch
+        return None if self._task is None else self._task.epoch
 
     @property
     def number(self) -> int:
@@ -150,45 +150,45 @@ class RunExecutor:
 
     def take_spans(self) -> tuple[StepSpan, ...]:
         """Return every step that ran since the last call, on this member's clock."""
-        taken, self._ran = tuple(self._ran), []
+        taken, self._spans = tuple(self._spans), []
         return taken
 
-    def _begin(self, turn: SegmentTask) -> Segment:
-        self._turn = turn
+    def _begin(self, task: SegmentTask) -> Segment:
+        self._task = task
         self._compute_s, self._arrived = {}, {}
-        return turn.own.segment
+        return task.own.segment
 
     def _compute(self, step: int, work: Compute) -> None:
-        self._current.holder.compute(step - self._first, work)
+        self._current.runner.compute(step - self._first, work)
 
     def _exchange(self, step: int, work: Exchange) -> float | None:
-        turn = self._current
-        tag = Tag(turn.epoch, turn.number, turn.own.numbers[step - self._first])
+        task = self._current
+        tag = Tag(task.epoch, task.number, task.own.numbers[step - self._first])
         if work.dst == self.name:
-            return self._receive(turn, tag, work)
-        data = encode(turn.holder.view(work), turn.coding)
+            return self._receive(task, tag, work)
+        data = encode(task.runner.view(work), task.coding)
         self.comm.send(work.dst, tag, data, encode_note(self.note()))
         return None
 
-    def _ended(self, span: Span) -> None:
-        turn, at = self._current, span.step - self._first
-        work = turn.own.segment.steps[at].work
+    def _record_step(self, span: Span) -> None:
+        task, at = self._current, span.step - self._first
+        work = task.own.segment.steps[at].work
         if isinstance(work, Compute):
             self._compute_s[work.kernel] = self._compute_s.get(work.kernel, 0.0) + span.seconds
-        self._ran.append(StepSpan(turn.epoch, turn.number, turn.own.numbers[at], span.start_s, span.end_s))
+        self._spans.append(StepSpan(task.epoch, task.number, task.own.numbers[at], span.start_s, span.end_s))
 
-    def _receive(self, turn: SegmentTask, tag: Tag, work: Exchange) -> float:
+    def _receive(self, task: SegmentTask, tag: Tag, work: Exchange) -> float:
         """Receive a tensor and return its arrival time, which may precede this call."""
-        into = turn.holder.view(work)
-        if turn.coding == "fp32" and into.flags.c_contiguous:
-            arrival, n_bytes = self.comm.receive(work.src, tag, into, turn.patience_s), into.nbytes
+        into = task.runner.view(work)
+        if task.coding == "fp32" and into.flags.c_contiguous:
+            arrival, n_bytes = self.comm.receive(work.src, tag, into, task.timeout_s), into.nbytes
             end_s = self.lanes.clock() - arrival.waited_s
         else:
-            n_bytes = coded_bytes((into.shape[0], into.shape[1]), turn.coding)
+            n_bytes = coded_bytes((into.shape[0], into.shape[1]), task.coding)
             data = np.empty(n_bytes, np.uint8)
-            arrival = self.comm.receive(work.src, tag, data, turn.patience_s)
+            arrival = self.comm.receive(work.src, tag, data, task.timeout_s)
             end_s = self.lanes.clock() - arrival.waited_s
-            decode(data, turn.coding, into)
+            decode(data, task.coding, into)
         if not isfinite(into.sum()):
             raise PeerProtocolError(f"{work.src} sent numbers that are not finite as {work}.", work.src)
         said = decode_note(arrival.note, work.src)
@@ -199,5 +199,5 @@ class RunExecutor:
 
     @property
     def _current(self) -> SegmentTask:
-        assert self._turn is not None
-        return self._turn
+        assert self._task is not None
+        return self._task

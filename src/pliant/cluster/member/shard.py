@@ -191,7 +191,7 @@ class Shard:
         for layer in range(first, spec.n_layers):
             for stage in mine[layer % 2]:
                 bound = self._bind(stage, compiled[stage.kernel, bits_of[layer]], layer, forms)
-                self._stages[stage.kernel, layer] = bound, stage.rows, self._buffers.fills(stage)
+                self._stages[stage.kernel, layer] = bound, stage.rows, self._buffers.copies_before(stage)
             forms.source.release()  # a device short of memory holds one layer's source at a time
         self.loaded = LoadedWeights(forms.weight_bytes - before, forms.load_s - before_s)
         if self.loaded.n_bytes:
@@ -263,14 +263,14 @@ class Shard:
             raise InputError(
                 f"step {step} asks {self.device} for '{work}', which its partition does not hold."
             )
-        stage, rows, fills = found
-        for fill in fills:
-            fill.into[...] = fill.made
+        stage, rows, copies = found
+        for copy in copies:
+            copy.target[...] = copy.source
         stage.walk((rows,), self._pool)
 
     def view(self, work: Exchange) -> np.ndarray:
         """The exchanged tensor, float32 [rows, columns], as a view: a sender's output, a receiver's input."""
-        return self._buffers.sent(work) if work.src == self.device else self._buffers.received(work)
+        return self._buffers.outgoing(work) if work.src == self.device else self._buffers.incoming(work)
 
     def _bind_end(self, kernel: str, end: _EndStage) -> BoundStage:
         """Bind the input or the head to its own memory, so that its step is one native call."""

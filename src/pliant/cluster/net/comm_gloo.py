@@ -241,7 +241,7 @@ class _Group:
         until_s = monotonic() + timeout_s
         while not self._rooms[dst].acquire(timeout=_LOOK_S):
             self._check_sending(dst, tag, until_s, timeout_s)
-        while (offset := self._out.take(data.nbytes, monotonic() + _LOOK_S)) is None:
+        while (offset := self._out.allocate(data.nbytes, monotonic() + _LOOK_S)) is None:
             self._check_sending(dst, tag, until_s, timeout_s)
         if data.nbytes:
             self._out.view(offset, data.nbytes)[:] = data.data
@@ -287,7 +287,7 @@ class _Group:
             elif what == "got":
                 self._deliver(peer, *more)
             elif what == "sent":
-                self._out.give(*more)
+                self._out.free(*more)
                 self._rooms[peer].release()
             elif not self._is_left:
                 self._lose(peer, _fault(what, peer, self._name, *more))

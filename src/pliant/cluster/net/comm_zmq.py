@@ -44,12 +44,12 @@ class ZmqComm(MailboxComm):
         super().__init__(name, Mailbox(name))
         self._max_message_bytes = max_message_bytes
         self.send_timeout_s = send_timeout_s
-        self._wire = SecureContext(key, FRAME_LIMIT_BYTES, stale_s=_STALE_S)
-        self._inbox, self.address = self._wire.listen_or_close(zmq.PULL, listen, _QUEUED)
+        self._context = SecureContext(key, FRAME_LIMIT_BYTES, stale_s=_STALE_S)
+        self._inbox, self.address = self._context.listen_or_close(zmq.PULL, listen, _QUEUED)
         self._lock = Lock()
         self._peers: dict[str, _Peer] = {}
         self._new: SimpleQueue[_Peer | None] = SimpleQueue()
-        self._alarm = Waker()
+        self._waker = Waker()
         self._is_closed = False
         self._pieces: dict[str, list[PayloadPiece]] = {}  # used by the reader thread only
         self.n_refused = 0  # malformed messages without a sender's name
@@ -63,10 +63,10 @@ class ZmqComm(MailboxComm):
             old = self._peers.get(peer)
             if old is not None and old.address == address and not old.is_lost:
                 return
-            self._peers[peer] = new = _Peer(peer, address, self._wire)
+            self._peers[peer] = new = _Peer(peer, address, self._context)
             self._mailbox.regain(peer)
             self._new.put(new)
-        self._alarm.ring()
+        self._waker.wake()
         if old is not None:
             old.close()
 
@@ -100,10 +100,10 @@ class ZmqComm(MailboxComm):
         for peer in peers:
             peer.close()
         self._new.put(None)
-        self._alarm.ring()
+        self._waker.wake()
         self._reader.join()
-        self._alarm.close()
-        self._wire.close()
+        self._waker.close()
+        self._context.close()
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -133,7 +133,7 @@ class ZmqComm(MailboxComm):
     def _read(self) -> None:
         """Run the reader thread: deliver messages, track connections, answer authentication requests."""
         poller = zmq.Poller()
-        for source in (self._inbox, self._wire.gate, self._alarm.fileno()):
+        for source in (self._inbox, self._context.gate, self._waker.fileno()):
             poller.register(source, zmq.POLLIN)
         monitors: dict[Socket, _Peer] = {}
         is_open = True
@@ -141,12 +141,12 @@ class ZmqComm(MailboxComm):
             for source, _ in poller.poll():
                 if source is self._inbox:
                     self._take_in()
-                elif source is self._wire.gate:
-                    self._wire.admit()
+                elif source is self._context.gate:
+                    self._context.admit()
                 elif source in monitors:
                     self._note(poller, monitors, source)
                 else:
-                    self._alarm.quiet()
+                    self._waker.drain()
                     is_open = self._watch(poller, monitors) and is_open
         self._inbox.close()
 
@@ -220,13 +220,13 @@ class ZmqComm(MailboxComm):
 class _Peer:
     """One outgoing connection: its socket, used only under `lock`, its monitor, only by the reader."""
 
-    def __init__(self, name: str, address: str, wire: SecureContext) -> None:
+    def __init__(self, name: str, address: str, context: SecureContext) -> None:
         self.name = name
         self.address = address
         self.lock = Lock()
         self.was_agreed = False
         self.is_lost = False
-        self.socket, self.monitor = wire.connect(zmq.PUSH, address, _QUEUED)
+        self.socket, self.monitor = context.connect(zmq.PUSH, address, _QUEUED)
 
     def close(self) -> None:
         with self.lock:

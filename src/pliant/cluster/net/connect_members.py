@@ -27,14 +27,14 @@ class MemberConnector(Protocol):
     def address(self) -> str:
         """The address of this member's data connection; it changes when a member restarts."""
 
-    def place(self, members: Sequence[str]) -> str:
+    def rendezvous(self, members: Sequence[str]) -> str:
         """On the primary: where `members`, itself first, meet; empty if no meeting is needed."""
 
     def join(
         self,
         members: Sequence[str],
         addresses: Mapping[str, str],
-        place: str,
+        rendezvous: str,
         is_wanted: Callable[[], bool] = lambda: True,
     ) -> None:
         """Connect to `members`. Raises ClusterError if that fails.
@@ -49,14 +49,14 @@ class NullConnector:
 
     address = ""
 
-    def place(self, members: Sequence[str]) -> str:
+    def rendezvous(self, members: Sequence[str]) -> str:
         return ""
 
     def join(
         self,
         members: Sequence[str],
         addresses: Mapping[str, str],
-        place: str,
+        rendezvous: str,
         is_wanted: Callable[[], bool] = lambda: True,
     ) -> None:
         return None
@@ -73,14 +73,14 @@ class AddressConnector:
     def address(self) -> str:
         return self._comm.address
 
-    def place(self, members: Sequence[str]) -> str:
+    def rendezvous(self, members: Sequence[str]) -> str:
         return ""
 
     def join(
         self,
         members: Sequence[str],
         addresses: Mapping[str, str],
-        place: str,
+        rendezvous: str,
         is_wanted: Callable[[], bool] = lambda: True,
     ) -> None:
         for peer, address in addresses.items():
@@ -104,7 +104,7 @@ class GroupConnector:
         """Identifies this process among successive ones on the same device; no socket listens there."""
         return f"{self._host}/{os.getpid()}"
 
-    def place(self, members: Sequence[str]) -> str:
+    def rendezvous(self, members: Sequence[str]) -> str:
         if len(members) < 2 or self._comm.reaches(members):
             return ""
         is_6 = ":" in self._host
@@ -117,11 +117,11 @@ class GroupConnector:
         self,
         members: Sequence[str],
         addresses: Mapping[str, str],
-        place: str,
+        rendezvous: str,
         is_wanted: Callable[[], bool] = lambda: True,
     ) -> None:
-        if place:
-            self._comm.form(members, place, GROUP_TIMEOUT_S, is_wanted)
+        if rendezvous:
+            self._comm.form(members, rendezvous, GROUP_TIMEOUT_S, is_wanted)
 
 
 def find_interface(host: str) -> str:

@@ -65,7 +65,7 @@ class Rank:
             thread.start()
         self._tell("ready", self._rank)
 
-    def obey(self) -> None:
+    def run(self) -> None:
         """Process commands until "end" or the parent's exit; then send what is queued, within LINGER_S."""
         while True:
             try:
@@ -75,7 +75,7 @@ class Rank:
             if what == "end":
                 break
             if what == "free":
-                self._in.give(*more)
+                self._in.free(*more)
             else:
                 dst, head, offset, n_bytes = more
                 self._queues[dst].put((head, offset, n_bytes))
@@ -89,7 +89,7 @@ class Rank:
         with self._lock:
             try:
                 self._pipe.send(what)
-            except OSError:  # the parent has ended; `obey` detects it
+            except OSError:  # the parent has ended; `run` detects it
                 return
 
     def _send_all(self, dst: int) -> None:
@@ -123,7 +123,7 @@ class Rank:
                         "lied", src, f"a message of {n_bytes:,} bytes; the limit is {self._limit_bytes:,}"
                     )
                     return
-                offset = self._in.take(n_bytes)
+                offset = self._in.allocate(n_bytes)
                 assert offset is not None
                 if n_bytes:
                     block = torch.frombuffer(self._in.memory, dtype=torch.uint8, count=n_bytes, offset=offset)
@@ -147,7 +147,7 @@ def _payload_groups() -> tuple[torch.device, tuple[Any, Any]]:
 
 
 def main() -> None:
-    Rank(json.loads(sys.argv[1])).obey()
+    Rank(json.loads(sys.argv[1])).run()
     sys.stderr.flush()
     os._exit(0)  # do not join: threads that wait for peers block in C++ without a timeout
 

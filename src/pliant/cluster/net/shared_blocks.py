@@ -22,7 +22,7 @@ def shared_file(n_bytes: int) -> int:
 
 
 class SharedRegion:
-    """A mapped shared file; only one process may allocate, with `take` and `give`."""
+    """A mapped shared file; only one process may allocate, with `allocate` and `free`."""
 
     def __init__(self, fd: int, n_bytes: int) -> None:
         self.memory = mmap.mmap(fd, n_bytes)
@@ -30,7 +30,7 @@ class SharedRegion:
         self._taken: dict[int, int] = {}
         self._changed = Condition()
 
-    def take(self, n_bytes: int, until_s: float | None = None) -> int | None:
+    def allocate(self, n_bytes: int, until_s: float | None = None) -> int | None:
         """Allocate a block and return its offset; None if none is free by `until_s` (monotonic)."""
         size = max(1, -(-n_bytes // _ALIGNMENT)) * _ALIGNMENT
         with self._changed:
@@ -46,7 +46,7 @@ class SharedRegion:
                     return None
                 self._changed.wait(left_s)
 
-    def give(self, offset: int) -> None:
+    def free(self, offset: int) -> None:
         """Free an allocated block."""
         with self._changed:
             blocks = sorted([*self._free, (offset, self._taken.pop(offset))])

@@ -167,29 +167,29 @@ def _reason(error: zmq.ZMQError) -> str:
 
 
 class Waker:
-    """Wakes a polling thread: call `ring` from any thread, poll `fileno`, call `quiet` when awake."""
+    """Wakes a polling thread: call `wake` from any thread, poll `fileno`, call `drain` when awake."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._is_closed = False
-        self._ear, self._bell = sockets.socketpair()
-        self._ear.setblocking(False)
-        self._bell.setblocking(False)
+        self._receiver, self._sender = sockets.socketpair()
+        self._receiver.setblocking(False)
+        self._sender.setblocking(False)
 
     def fileno(self) -> int:
-        return self._ear.fileno()
+        return self._receiver.fileno()
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         with self._lock, suppress(BlockingIOError):  # the buffer is full: a wake-up is pending already
             if not self._is_closed:
-                self._bell.send(b"!")
+                self._sender.send(b"!")
 
-    def quiet(self) -> None:
+    def drain(self) -> None:
         with suppress(BlockingIOError):
-            self._ear.recv(4096)
+            self._receiver.recv(4096)
 
     def close(self) -> None:
         with self._lock:
             self._is_closed = True
-            self._ear.close()
-            self._bell.close()
+            self._receiver.close()
+            self._sender.close()

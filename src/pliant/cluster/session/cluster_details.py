@@ -41,9 +41,9 @@ class ClusterDetails:
     links: Links
 
 
-def details_of(led: RunRecord, steering: AdaptivePlanner, margins: Margins) -> ClusterDetails:
+def details_of(led: RunRecord, planner: AdaptivePlanner, margins: Margins) -> ClusterDetails:
     """Return a finished run's details; `margins` learn from runs of one plan without faults."""
-    solved = [steering.solved(held) for held in led.plans]
+    solved = [planner.prediction_of(held) for held in led.plans]
     predicted = _predicted(led.program, solved)
     is_whole = all(span.state is SpanState.RAN for span in led.spans)
     if is_whole and not led.faults and len({held.number for held in led.plans}) == 1:
@@ -56,12 +56,12 @@ def details_of(led: RunRecord, steering: AdaptivePlanner, margins: Margins) -> C
         mode=led.plans[-1].partition.mode,
         partitions=tuple(held.partition for held in led.plans),
         faults=led.faults,
-        switches=tuple(steering.switches),
+        switches=tuple(planner.switches),
         sent_bytes=sum(value(work.n_bytes, {}) for work in exchanges),
         program=led.program,
         spans=led.spans,
         predicted_spans=predicted,
-        links=solved[-1].picture.links,
+        links=solved[-1].topology.links,
     )
 
 

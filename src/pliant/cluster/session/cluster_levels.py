@@ -93,7 +93,7 @@ def times_of_parts(
         except (BudgetError, ClusterError):
             continue
         need = held + Counter(weight_bytes(part.spec, *(solved.partition for solved in own.values())))
-        if not find_overloaded(need, plans[last].picture):
+        if not find_overloaded(need, plans[last].topology):
             held = need
             share = own[last].seconds / max(plans[last].seconds, _LEAST_S)
             far = ((n, share * seconds) for n, seconds in prior.points if n > last)

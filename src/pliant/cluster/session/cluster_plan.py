@@ -66,6 +66,6 @@ def plan_of(
         weight_bytes=need,
         program=solved.program,
         spans=solved.spans,
-        misfits=misfits(need, solved.picture),
+        misfits=misfits(need, solved.topology),
         reasons=reasons,
     )

@@ -126,13 +126,13 @@ class ClusterSession(TextSession[ClusterDetails]):
         """
         if not isinstance(value, Mapping):
             return super().__call__(value, pair, latency=latency)  # type: ignore[arg-type] # it checks them
-        return self._given(value, pair, latency)
+        return self._answer_given(value, pair, latency)
 
     def alone(
         self, value: str | FeedsLike, pair: str | None = None, *, latency: str | float | None = None
     ) -> Reply[ClusterDetails]:
         """Answer on the primary without its workers, as a reference for split runs."""
-        return self._given(value, pair, latency, is_alone=True)
+        return self._answer_given(value, pair, latency, is_alone=True)
 
     @property
     def plan(self) -> ClusterPlan:
@@ -145,11 +145,11 @@ class ClusterSession(TextSession[ClusterDetails]):
         Measures unmeasured devices and links (seconds); loads nothing. Raises InputError for an invalid
         length.
         """
-        return plan_of(self.encoder.spec, self._solved(length), self._bound, self._target_of(latency))
+        return plan_of(self.encoder.spec, self._predict(length), self._bound, self._target_of(latency))
 
     def explain(self, length: int, latency: str | float | None = None) -> ClusterPlan:
         """Like `plan_at`, with reasons: each mode's time, single devices', memory, savings; slower."""
-        spec, primary, solved = self.encoder.spec, self._primary, self._solved(length)
+        spec, primary, solved = self.encoder.spec, self._primary, self._predict(length)
         reasons = explain(spec, solved, primary.name, primary.margins.least_gain, primary.coding)
         return plan_of(spec, solved, self._bound, self._target_of(latency), reasons)
 
@@ -183,12 +183,12 @@ class ClusterSession(TextSession[ClusterDetails]):
 
     @property
     def weight_bytes(self) -> int:
-        return self._primary.leader.holding.bytes_of(self.encoder)
+        return self._primary.leader.builder.bytes_of(self.encoder)
 
     @property
     def memory(self) -> MemoryUse:
         """The model's memory on the primary, including weights; `plan.weight_bytes` covers all devices."""
-        return self._primary.leader.holding.memory_of(self.encoder)
+        return self._primary.leader.builder.memory_of(self.encoder)
 
     def encode(self, text: str, pair: str | None = None) -> TokenizedInput:
         """Return the tokens of a text or a pair. Raises InputError if the model does not read this text."""
@@ -281,7 +281,7 @@ class ClusterSession(TextSession[ClusterDetails]):
         self._used.add(levels.sources[i])
         self._is_probe, start_s = False, time.perf_counter()
         feeds = request.tensors if request.text is None else feeds_of(self.encode(request.text))
-        reply = self._inferred(feeds, start_s, self._target_s, source=levels.sources[i])
+        reply = self._infer(feeds, start_s, self._target_s, source=levels.sources[i])
         with self._timing.lock:
             self._record_seconds(n, whole_s := levels.observe(i, n, told[i].curve.at(n), reply.seconds))
             self._delays.observe(reply.details.predicted_s, reply.seconds - reply.waited_s)
@@ -300,8 +300,8 @@ class ClusterSession(TextSession[ClusterDetails]):
         levels, now_s = self.levels(), time.perf_counter()
         if len(levels) > 1 and now_s - self._probed_s < _PROBE_APART * levels[-1].curve.at(self._length):
             return False
-        with self._primary.turn() as leader:
-            is_slowed = leader.steering.reconsider()
+        with self._primary.exclusive() as leader:
+            is_slowed = leader.planner.reconsider()
             is_worse = self._primary.margins.forget()
         self._probed_s, self._is_probe = now_s, is_slowed or is_worse or self._level.is_slowed
         return self._is_probe
@@ -313,46 +313,46 @@ class ClusterSession(TextSession[ClusterDetails]):
         if self.is_closed:
             raise InputError("this session is closed; ask the cluster to open the model again.")
 
-    def _solved(self, length: int, source: Encoder | None = None) -> Prediction:
-        with self._primary.turn() as leader:
+    def _predict(self, length: int, source: Encoder | None = None) -> Prediction:
+        with self._primary.exclusive() as leader:
             self._check_open()
-            leader.steering.measure(source or self.encoder, length, is_beside=self._is_followed)
-            return leader.steering.solve((source or self.encoder).spec, length)
+            leader.planner.measure(source or self.encoder, length, is_beside=self._is_followed)
+            return leader.planner.solve((source or self.encoder).spec, length)
 
     def _follow_workers(self) -> None:
         usable, is_first = self._primary.usable_workers(), self._times is None
-        with self._primary.turn() as leader:
-            new = leader.steering.newcomers(self.encoder)
+        with self._primary.exclusive() as leader:
+            new = leader.planner.newcomers(self.encoder)
         if is_first or new or self._is_stale or usable != self._workers:
             has_come = bool(new) or (not is_first and not {*usable} <= {*(self._workers or ())})
             self._workers, self._is_stale = None, False  # after an error, the next look follows again
             longest, is_open = inf if is_first else self._longest, self._is_open_ended
             lengths, near = cluster_levels.lengths_to_plan(self.max_length, longest, is_open_ended=is_open)
-            plans = {n: self._solved(n) for n in near}
+            plans = {n: self._predict(n) for n in near}
             self._prior = cluster_levels.times_of(plans, self._prior, lengths)
             self.expect(self._delays.over(self._prior), self._delays.spread(self._prior.at(self._length)))
             self._levels = cluster_levels.levels_by(
-                self.encoder, self._accuracy, self._submodels, plans, self._solved, self._prior
+                self.encoder, self._accuracy, self._submodels, plans, self._predict, self._prior
             )
             self._promised = self._levels.promised
             for source in [x for x in self._levels.sources if has_come and x in self._used]:
-                with self._primary.turn() as leader:  # new workers load their weights now
-                    leader.steering.begin(source, self._length, ())
+                with self._primary.exclusive() as leader:  # new workers load their weights now
+                    leader.planner.begin(source, self._length, ())
             self._workers = usable
 
-    def _given(
+    def _answer_given(
         self, value: str | FeedsLike, pair: str | None, latency: str | float | None, is_alone: bool = False
     ) -> Reply[ClusterDetails]:
         start_s, target_s = time.perf_counter(), self._target_of(latency)
         feeds = self._read(value, pair) if isinstance(value, Mapping) else feeds_of(self.encode(value, pair))
-        return self._inferred(feeds, start_s, target_s, is_alone=is_alone)
+        return self._infer(feeds, start_s, target_s, is_alone=is_alone)
 
     def _read(self, given: FeedsLike, pair: str | None = None) -> Feeds:
         return read_feeds(self, self._tokenizer is not None, given, pair)
 
     def _answers(self, asked: Sequence[TextInput], target_s: float | None) -> list[Reply[ClusterDetails]]:
         target_s = self._target_s if target_s is None else target_s
-        return [self._inferred(feeds_of(one.encoded), one.start_s, target_s) for one in asked]
+        return [self._infer(feeds_of(one.encoded), one.start_s, target_s) for one in asked]
 
     def _run(self, feeds: FeedsLike, out: Feeds | None) -> dict[str, np.ndarray]:
         reply = self(feeds)
@@ -365,7 +365,7 @@ class ClusterSession(TextSession[ClusterDetails]):
         is_hidden = self.outputs[0].name == "answer"
         return {"outputs": {"answer": numbers[None]}} if is_hidden else super().outputs_of(numbers)
 
-    def _inferred(
+    def _infer(
         self,
         feeds: Feeds,
         start_s: float,
@@ -377,12 +377,12 @@ class ClusterSession(TextSession[ClusterDetails]):
         """Return the reply to the encoder's feeds, requested at `start_s`, by the model or a submodel."""
         prepared = self.encoder.prepare(feeds)
         ready_s = time.perf_counter()
-        with self._primary.turn() as leader:
+        with self._primary.exclusive() as leader:
             self._check_open()
             waited_s = time.perf_counter() - ready_s
             led = leader.lead.run(source or self.encoder, prepared.rows, prepared.feeds, is_alone=is_alone)
             seconds = time.perf_counter() - start_s
-            details = details_of(led, leader.steering, self._primary.margins)
+            details = details_of(led, leader.planner, self._primary.margins)
             self._bound.observe(Timing(details.predicted_s, details.predicted_s), details.run_s)
             accuracy = None if self._accuracy is None else self._accuracy.at(details.partitions[1:-1])
             if source in (None, self.encoder) and accuracy is not None and self._promised is not None:

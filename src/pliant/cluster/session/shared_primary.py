@@ -45,7 +45,7 @@ class SharedPrimary:
             raise InputError("this cluster is closed; open another one.")
 
     @contextmanager
-    def turn(self) -> Iterator[PrimaryMember]:
+    def exclusive(self) -> Iterator[PrimaryMember]:
         """Give one thread at a time access to the leader. Raises as `check_open` does."""
         self.check_open()  # a forked child's copy of the lock may never be released
         with self._lock:
@@ -76,7 +76,7 @@ class SharedPrimary:
         if self._process == os.getpid():
             with self._lock:
                 if not self._is_closed:
-                    self.leader.steering.forget(source)
+                    self.leader.planner.forget(source)
 
     def close(self) -> None:
         """Close all connections and threads, after a running request. Idempotent.

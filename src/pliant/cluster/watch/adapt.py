@@ -1,6 +1,6 @@
 """Decide whether the running plan still fits the observations, and whether another plan pays. Pure.
 
-A plan is based on a picture of devices and links (Hepti 4.1, Table 1a). Runs update the picture; if the
+A plan is based on a topology of devices and links (Hepti 4.1, Table 1a). Runs update the topology; if the
 two differ by more than a threshold, or in members or available memory, the partition is solved again.
 """
 
@@ -14,7 +14,7 @@ THRESHOLD = 0.12
 """Drift that triggers a new solution: above noise (a few percent), below what users notice."""
 DRIFTED = "times drifted"
 ALIKE = 0.02
-"""Drift up to which two pictures count as equal and nothing is recomputed."""
+"""Drift up to which two topologies count as equal and nothing is recomputed."""
 LEAST_GAIN = 0.1
 """Minimum saving of another plan per layer: it loads weights and compiles stages during the run, and
 predictions are no more exact than this.
@@ -44,7 +44,7 @@ def damp_ratio(ratio: float, before: float = 1.0) -> float:
 
 
 def drift(planned: Topology, now: Topology, devices: Collection[str]) -> float:
-    """Return the largest difference of two pictures of `devices`: 0.2 for a factor of 1.2 either way."""
+    """Return the largest difference of two topologies of `devices`: 0.2 for a factor of 1.2 either way."""
     ratios = [1.0]
     for name in devices:
         before, after = planned.capabilities[name], now.capabilities[name]
@@ -59,7 +59,7 @@ def drift(planned: Topology, now: Topology, devices: Collection[str]) -> float:
 
 
 def is_alike(one: Topology, other: Topology) -> bool:
-    """Return whether two pictures have the same devices and no difference above ALIKE."""
+    """Return whether two topologies have the same devices and no difference above ALIKE."""
     devices = one.capabilities.keys()
     return devices == other.capabilities.keys() and drift(one, other, devices) <= ALIKE
 

@@ -57,7 +57,7 @@ class MemberRegistry:
     _members: dict[str, Member] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
 
-    def greet(self, name: str, hello: Hello, first_plan: int = 0) -> Member:
+    def register(self, name: str, hello: Hello, first_plan: int = 0) -> Member:
         """Register a member's Hello, its first or a repeated one; its history is kept.
 
         The member may be a new process, so it holds no plans numbered below `first_plan`. A refusal is
@@ -83,7 +83,7 @@ class MemberRegistry:
         member = self.get(name)
         return member is not None and member.is_here and member.refused is None
 
-    def leave(self, name: str) -> bool:
+    def mark_absent(self, name: str) -> bool:
         """Mark it as silent or departed; return False if it already was."""
         with self._lock:
             known = self._members.get(name)
@@ -92,7 +92,7 @@ class MemberRegistry:
             self._members[name] = replace(known, is_here=False)
             return True
 
-    def fail(self, name: str) -> None:
+    def record_failure(self, name: str) -> None:
         """Record a fault, intentional or not, and start its back-off."""
         with self._lock:
             if (known := self._members.get(name)) is not None:
@@ -104,7 +104,7 @@ class MemberRegistry:
                     away_until_s=until_s,
                 )
 
-    def forgive(self, name: str) -> None:
+    def reset_failures(self, name: str) -> None:
         """Record a completed run: the back-off starts from `penalty_s` again."""
         with self._lock:
             if (known := self._members.get(name)) is not None:
@@ -125,12 +125,12 @@ class MemberRegistry:
         if name not in self._members and len(self._members) >= MAX_PEERS:
             self._members = {n: m for n, m in self._members.items() if m.is_here}
 
-    def has_memory(self, name: str, free_bytes: int) -> None:
+    def set_memory(self, name: str, free_bytes: int) -> None:
         with self._lock:
             if (known := self._members.get(name)) is not None:
                 self._members[name] = replace(known, free_bytes=free_bytes)
 
-    def has_clock(self, name: str, offset_s: float, round_trip_s: float) -> None:
+    def set_clock(self, name: str, offset_s: float, round_trip_s: float) -> None:
         """Store the offset of the shortest round trip, allowing for clock drift since its measurement."""
         with self._lock:
             known, now_s = self._members.get(name), self.clock()

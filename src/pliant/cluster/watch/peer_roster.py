@@ -24,7 +24,7 @@ class PeerRoster(Generic[Route]):
         self._silence_s = silence_s
         self._entries: dict[str, _Entry[Route]] = {}
 
-    def hear(self, name: str, incarnation: int, route: Route, now_s: float) -> bool | None:
+    def record(self, name: str, incarnation: int, route: Route, now_s: float) -> bool | None:
         """Record that `name` was heard: True if it is new, None if another process has its name."""
         entry = self._entries.get(name)
         if entry is not None and entry.is_here and entry.incarnation != incarnation:
@@ -60,14 +60,14 @@ class PeerRoster(Generic[Route]):
             self._entries[name].is_here = False
         return gone
 
-    def fall_silent(self, now_s: float) -> list[str]:
+    def mark_silent(self, now_s: float) -> list[str]:
         """Mark and return the peers that were not heard for too long."""
         late = [n for n, e in self._entries.items() if e.is_here and now_s - e.heard_s > self._silence_s]
         for name in late:
             self._entries[name].is_here = False
         return late
 
-    def excuse(self, now_s: float) -> None:
+    def reset_timers(self, now_s: float) -> None:
         """Restart all silence timers: this process itself was suspended."""
         for entry in self._entries.values():
             entry.heard_s = now_s

@@ -20,7 +20,7 @@ class RetryBackoff:
         self._wait_s: dict[str, float] = {}
         self._last_s: float | None = None
 
-    def heard(self, names: Collection[str], now_s: float) -> None:
+    def record_reports(self, names: Collection[str], now_s: float) -> None:
         """Record that a run reported `names`; one that outlasts its wait starts at FIRST_S again."""
         self._last_s = now_s
         for name in names:
@@ -28,7 +28,7 @@ class RetryBackoff:
             if name in self._tried_s and now_s - self._tried_s[name] >= self._wait_s[name]:
                 del self._tried_s[name], self._wait_s[name]
 
-    def due(self, names: Collection[str]) -> frozenset[str]:
+    def take_due(self, names: Collection[str]) -> frozenset[str]:
         """Return those of `names` that runs have not reported for their wait, once per wait."""
         now_s, found = self._last_s, set()
         if now_s is None:

@@ -12,7 +12,7 @@ from pliant.cluster.lead.measure_links import links_of
 from pliant.cluster.lead.predict import Prediction
 from pliant.cluster.lead.primary import Primary
 from pliant.cluster.lead.survey import survey_devices, survey_links
-from pliant.cluster.member.cluster_worker import OnEvent
+from pliant.cluster.member.worker import OnEvent
 from pliant.cluster.watch.adapt import THRESHOLD, Topology
 from pliant.cluster.watch.member_registry import Member
 from pliant.cluster.watch.retry_backoff import RetryBackoff
@@ -50,14 +50,14 @@ class TopologyTracker:
         self._surveyed: set[str] = set()
         self._measured_links: Links | None = None
         self._worked, self._sent = RetryBackoff(), RetryBackoff()
-        self._unbelieved: UnconfirmedRatios = {}
+        self._unconfirmed: UnconfirmedRatios = {}
         self._own_free_bytes: int | None = None
 
     def here(self, without: Collection[str] = ()) -> set[str]:
         """Return the primary and all workers that a plan may use now."""
         return {self._primary.name} | {m.name for m in self._usable()} - set(without)
 
-    def picture(self, without: Collection[str] = ()) -> Topology:
+    def snapshot(self, without: Collection[str] = ()) -> Topology:
         """Return the devices that a plan may use now, and links, as measured and as observed since."""
         free = {member.name: member.free_bytes for member in self._usable() if member.name not in without}
         if self._own_free_bytes is None:
@@ -93,11 +93,11 @@ class TopologyTracker:
         devices (Hepti 4.1). The measurement of a device that took no part in runs for its back-off
         replaces later observations.
         """
-        self._unbelieved = {}
+        self._unconfirmed = {}
         self._own_free_bytes = None
         self._model, self._is_submodel = source.whole.identity, source.whole is not source
-        self._say_who_lacks_it()
-        self._try_again()
+        self._report_missing_model()
+        self._reset_due()
         if not self._is_measuring:
             return
         measured = self._measured.setdefault(self._model, {})
@@ -115,22 +115,22 @@ class TopologyTracker:
                 self._links = self._measured_links = links_of(links)
                 self._surveyed = set(self._links.interfaces)
 
-    def see(self, solved: Prediction, notes: Mapping[str, Note]) -> None:
-        """Update the picture from a segment's notes; `solved` holds what its plan was based on."""
+    def update(self, solved: Prediction, notes: Mapping[str, Note]) -> None:
+        """Update the topology from a segment's notes; `solved` holds what its plan was based on."""
         here = self.here()
         self._surveyed &= here  # a returning device may have another address
         notes = {name: note for name, note in notes.items() if name in here}
         if self._primary.name in notes:
             self._own_free_bytes = notes[self._primary.name].free_bytes  # read a moment ago
         now_s = self._primary.clock()
-        self._worked.heard([name for name, note in notes.items() if note.compute_s], now_s)
-        self._sent.heard(
+        self._worked.record_reports([name for name, note in notes.items() if note.compute_s], now_s)
+        self._sent.record_reports(
             {end for name, note in notes.items() for src in note.arrived for end in (name, src)}, now_s
         )
         devices = {name: self._device(name) for name in notes}
         before = Topology(devices, self._links_of(here))
         offsets_s = {m.name: m.offset_s for m in self._primary.monitor.members}
-        after, self._unbelieved = update_topology(before, self._unbelieved, solved, notes, offsets_s)
+        after, self._unconfirmed = update_topology(before, self._unconfirmed, solved, notes, offsets_s)
         self._drifts |= after.capabilities
         if after.links is not before.links:
             self._links = after.links
@@ -148,11 +148,11 @@ class TopologyTracker:
     def _is_slowed(self, name: str) -> bool:
         return max((drift.factor for drift in self._drifts[name].drifts), default=1.0) > 1.0 + THRESHOLD
 
-    def _try_again(self) -> None:
+    def _reset_due(self) -> None:
         here = self.here()
-        for name in self._worked.due(here):
+        for name in self._worked.take_due(here):
             self._drifts.pop(name, None)
-        silent = self._sent.due(here)
+        silent = self._sent.take_due(here)
         if self._links is not None and self._measured_links is not None:
             self._links = restore_measured_links(self._links, self._measured_links, silent)
 
@@ -177,7 +177,7 @@ class TopologyTracker:
             if self._model in member.hello.models and member.hello.holds_submodels >= self._is_submodel
         )
 
-    def _say_who_lacks_it(self) -> None:
+    def _report_missing_model(self) -> None:
         for member in self._primary.monitor.usable():
             lack = member.name, self._model
             if self._model not in member.hello.models and lack not in self._lacks:

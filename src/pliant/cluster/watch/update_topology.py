@@ -1,4 +1,4 @@
-"""Update the picture of devices and links from the notes of a segment. Pure."""
+"""Update the topology of devices and links from the notes of a segment. Pure."""
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -16,13 +16,13 @@ UnconfirmedRatios = Mapping[tuple[str, str], float]
 
 
 def update_topology(
-    picture: Topology,
+    topology: Topology,
     unbelieved: UnconfirmedRatios,
     solved: Prediction,
     notes: Mapping[str, Note],
     offsets_s: Mapping[str, float],
 ) -> tuple[Topology, UnconfirmedRatios]:
-    """Return `picture` updated from the `notes` of a segment, and the ratios that are not confirmed yet.
+    """Return `topology` updated from the `notes` of a segment, and the ratios that are not confirmed yet.
 
     `solved` holds what its plan was based on; `offsets_s` holds the lead of each clock. `links` stays the
     same object if the notes say nothing about links. Hepti 4.1: observations of runs replace a second
@@ -35,7 +35,7 @@ def update_topology(
         left[what] = ratio / found
         return found
 
-    devices = dict(picture.capabilities)
+    devices = dict(topology.capabilities)
     for name, note in notes.items():
         device, seen = devices[name], []
         for kind, seconds in note.compute_s.items():
@@ -47,8 +47,8 @@ def update_topology(
                 ratio = credible((name, kind), seconds / expected_s)
                 seen.append(ObservedStage(kind, work, expected_s * ratio))
         devices[name] = _drifted(device, seen)
-    ratios = link_ratios(solved, picture.links, notes, offsets_s)
-    links = picture.links
+    ratios = link_ratios(solved, topology.links, notes, offsets_s)
+    links = topology.links
     if ratios:
         slower = {ends: credible(ends, ratio) for ends, ratio in ratios.items()}
         links = refresh_links(links, slower)

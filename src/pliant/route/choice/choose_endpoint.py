@@ -288,7 +288,7 @@ def _fewest_late(
             if is_hopeless(seconds, bound_s, deadline_s):
                 continue
             late = 0.0 if bound_s <= deadline_s else 1.0 - chance(seconds, bound_s, deadline_s)
-            late += 0.0 if c.crowding is None else c.crowding.lost(c.fixed_s, work_s)
+            late += 0.0 if c.crowding is None else c.crowding.expected_late(c.fixed_s, work_s)
             found.append((late, level.quality, _cost(n, c, seconds, objective), c, level))
     if not found:
         return None

@@ -19,7 +19,7 @@ class Crowding:
     per_s: float
     slack_s: float
 
-    def lost(self, wait_s: float, work_s: float) -> float:
+    def expected_late(self, wait_s: float, work_s: float) -> float:
         """Return how many of them a job of `work_s` seconds makes late, behind a queue of `wait_s`."""
         before_s = max(wait_s - self.slack_s, 0.0)
         return self.per_s * (max(wait_s + work_s - self.slack_s, 0.0) - before_s)

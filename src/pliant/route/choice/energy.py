@@ -121,7 +121,7 @@ def remote_candidate(
 ) -> Candidate:
     """Return a successor by eq. 9; `transfer` and bytes are (fixed, per item) of the input's length.
 
-    The energy that its exchange adds to the radio's tail depends on the time: see `RadioUse.priced`.
+    The energy that its exchange adds to the radio's tail depends on the time: see `RadioUse.with_energy`.
     """
     if radio is None:
         return Candidate(name, levels, *transfer, way_bound=way_bound)

@@ -87,4 +87,4 @@ def _crowds(
         1.0 - chance(choice.seconds, choice.option.bound_s, at_s) for at_s in (after_s, terms.deadline_s)
     )
     work_s = found.option.level.curve.at(n)
-    return begun * crowding.lost(found.option.seconds - work_s, work_s) > late
+    return begun * crowding.expected_late(found.option.seconds - work_s, work_s) > late

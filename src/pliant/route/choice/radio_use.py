@@ -24,7 +24,7 @@ class RadioUse:
         """What each pending exchange would have paid for waiting since the first one began."""
         self._at_s = self._ended_s = self._busy_until_s = float("-inf")
 
-    def priced(self, way: Candidate, now_s: float) -> Candidate:
+    def with_energy(self, way: Candidate, now_s: float) -> Candidate:
         """`way` with the energy that an exchange beginning now would add: 0 while the radio is on anyway."""
         tail_j = self.model.tail_j(self._idle_s(now_s))
         free_s = max(self._busy_until_s - now_s, 0.0) if self._n else 0.0
@@ -35,14 +35,14 @@ class RadioUse:
     def begin(self, away_s: float, now_s: float) -> float:
         """Begin an exchange of expected duration `away_s`; return the joules that `end` is to subtract."""
         tail_j = self.model.tail_j(self._idle_s(now_s))
-        self._pass(now_s)
+        self._advance(now_s)
         self._n += 1
         self._busy_until_s = max(self._busy_until_s, now_s + away_s)
         return self._each_j - tail_j
 
     def end(self, before_j: float, now_s: float) -> float:
         """End an exchange, for which `begin` returned `before_j`; return its energy, without its bytes."""
-        self._pass(now_s)
+        self._advance(now_s)
         spent_j = self._each_j - before_j
         self._n -= 1
         if not self._n:
@@ -52,7 +52,7 @@ class RadioUse:
     def _idle_s(self, now_s: float) -> float:
         return 0.0 if self._n else max(now_s - self._ended_s, 0.0)
 
-    def _pass(self, now_s: float) -> None:
+    def _advance(self, now_s: float) -> None:
         now_s = max(now_s, self._at_s)
         if self._n:
             self._each_j += self.model.waiting_W * (now_s - self._at_s) / self._n

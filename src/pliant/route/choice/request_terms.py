@@ -27,7 +27,7 @@ class Terms:
         if floor is not None and not 0 <= floor <= 1:
             raise InputError(f"accuracy_floor is {floor}; give a fraction, 0 to 1.")
 
-    def over(self, usual: "Terms") -> "Terms":
+    def with_defaults(self, usual: "Terms") -> "Terms":
         """Return these terms, completed by `usual` where unspecified."""
         return Terms(
             usual.deadline_s if self.deadline_s is None else self.deadline_s,

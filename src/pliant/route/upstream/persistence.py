@@ -23,7 +23,7 @@ class Persistence:
         self._m, self._xx, self._xy = [0.0] * ages, [0.0] * ages, [0.0] * ages
         self._parts = [0.0] * ages
 
-    def seen(self, before_s: float, off_s: float, age_s: float) -> None:
+    def observe(self, before_s: float, off_s: float, age_s: float) -> None:
         """Record a trip `off_s` from the usual, `age_s` after one that was `before_s` off."""
         if not before_s:
             return

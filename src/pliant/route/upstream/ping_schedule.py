@@ -33,11 +33,15 @@ class PingSchedule:
     ) -> Iterator[PingTask]:
         """Yield the pings to send now, if something depends on them; postpone the others."""
         for peer in peers:
-            if now_s >= min(peer.ping_at_s, peer.queue.news_at_s) and self._asks(peer, candidates, now_s):
+            if now_s >= min(peer.ping_at_s, peer.queue.news_at_s) and self._should_ping(
+                peer, candidates, now_s
+            ):
                 yield PingTask(peer.name)
 
-    def _asks(self, peer: Successor, candidates: Callable[[], Sequence[Candidate]], now_s: float) -> bool:
-        if now_s >= peer.queue.news_at_s and self._asks_news(peer, candidates, now_s):
+    def _should_ping(
+        self, peer: Successor, candidates: Callable[[], Sequence[Candidate]], now_s: float
+    ) -> bool:
+        if now_s >= peer.queue.news_at_s and self._should_query_queue(peer, candidates, now_s):
             return True
         if now_s < peer.ping_at_s:
             return False
@@ -49,21 +53,21 @@ class PingSchedule:
         ):
             peer.postpone(now_s)
             return False
-        peer.asked(now_s)
+        peer.record_ping_sent(now_s)
         return True
 
-    def _asks_news(
+    def _should_query_queue(
         self, peer: Successor, candidates: Callable[[], Sequence[Candidate]], now_s: float
     ) -> bool:
         """Return whether to ask `peer` for its queue length; otherwise check again while it has a queue."""
         queue = peer.queue
         n_inputs, queue.n_inputs = self.n_inputs - queue.n_inputs, self.n_inputs
         queue.expect_news(now_s)
-        if not (n_inputs and peer.is_ready) or peer.is_asked or queue.news_at_s == inf:
+        if not (n_inputs and peer.is_ready) or peer.is_ping_pending or queue.news_at_s == inf:
             return False
         if not self._is_worth(peer, n_inputs, candidates()):
             return False
-        peer.asked(now_s)
+        peer.record_ping_sent(now_s)
         return True
 
     def _is_worth(self, peer: Successor, n_inputs: int, candidates: Sequence[Candidate]) -> bool:
@@ -73,9 +77,9 @@ class PingSchedule:
         would be fastest for some length.
         """
         others = [c for c in candidates if c.name != peer.name]
-        if peer.told is None or not others:
+        if peer.advert is None or not others:
             return True
-        link, curve = peer.transfer, peer.told.curve
+        link, curve = peer.transfer, peer.advert.curve
         fixed_s = max(link.fixed_s - link.rtt_s + _OPTIMISM * link.floor_s, 0.0)
 
         def saved_s(n: int) -> float:

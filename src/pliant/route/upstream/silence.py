@@ -16,7 +16,7 @@ class SilenceDetector:
         self._back_s = -inf
         self._overdue_s = inf
 
-    def overdue(self, late_s: float, spread_s: float, now_s: float) -> bool:
+    def record_overdue(self, late_s: float, spread_s: float, now_s: float) -> bool:
         """Record an answer `late_s` later than expected, with a usual spread of `spread_s`.
 
         Returns whether it is not the first since the last answer: the first may have met a gap of the link.
@@ -31,11 +31,11 @@ class SilenceDetector:
         """Least factor of the way's bound: after an overdue answer, requests are hedged or sent elsewhere."""
         return _DOUBTFUL if self._n_overdue else 1.0
 
-    def answered(self) -> None:
+    def record_answer(self) -> None:
         """Record an answer."""
         self._n_overdue, self._overdue_s = 0, inf
 
-    def heard(self, now_s: float) -> None:
+    def record_contact(self, now_s: float) -> None:
         """Record an answer or a ping."""
         if self.is_silent:
             self.is_silent, self._back_s = False, now_s
@@ -51,6 +51,6 @@ class SilenceDetector:
         self._n_overdue, self._overdue_s = 0, inf
         return was_raised
 
-    def held_up(self, away_s: float, now_s: float) -> bool:
+    def was_silent_during(self, away_s: float, now_s: float) -> bool:
         """Return whether it was silent during part of an exchange, which then says nothing about the way."""
         return self.is_silent or now_s - away_s < self._back_s

@@ -48,7 +48,7 @@ class Successor:
         self._radio = radio
         self.reason: str | None = None
         """Why it is no candidate; None while it is one, and before first contact."""
-        self.told: CurveAdvert | None = None
+        self.advert: CurveAdvert | None = None
         self._due_s, self._hint_due_s = float("-inf"), float("inf")
         self._hinted_ping_s = float("-inf")
         """Time of the last ping triggered by a hint."""
@@ -61,7 +61,7 @@ class Successor:
         self._interval_s = settings.ping_after_s
         self._failures, self._is_mismatched = 0, False
         self._silence = SilenceDetector()
-        self.is_asked = False
+        self.is_ping_pending = False
         """Whether a ping is pending."""
         self._asides = self._strikes = self._honest = 0
         self._crowded_s: deque[float] = deque(maxlen=_CROWD)
@@ -71,7 +71,7 @@ class Successor:
 
     def candidate(self, now_s: float) -> Candidate:
         """Return this successor at `now_s`, while it `is_ready`: its `way`, and the wait there."""
-        way = self.way() if self._radio is None else self._radio.priced(self.way(), now_s)
+        way = self.way() if self._radio is None else self._radio.with_energy(self.way(), now_s)
         wait_s = self.queue.wait_s(way.fixed_s, now_s)
         if not wait_s:
             return way
@@ -87,10 +87,10 @@ class Successor:
 
     def way(self) -> Candidate:
         """Return this successor by eq. 4 (and eq. 9 if the settings have a radio), without any queue."""
-        assert self.told is not None
+        assert self.advert is not None
         if self._candidate is None:
             link = self.transfer
-            self._levels = self._levels or tuple([self._judged(level) for level in self.told.levels])
+            self._levels = self._levels or tuple([self._judged(level) for level in self.advert.levels])
             self._candidate = remote_candidate(
                 self.name,
                 self._levels,
@@ -110,13 +110,13 @@ class Successor:
 
     def enter(self, n: int, now_s: float) -> QueueTicket:
         """Register an input of length n for it."""
-        work_s = 0.0 if self.told is None else self.told.curve.at(n)
+        work_s = 0.0 if self.advert is None else self.advert.curve.at(n)
         way_s = self.transfer.fixed_s + self.transfer.per_item_s * n
         return self.queue.enter(work_s, now_s, way_s + work_s)
 
-    def expect(self, now_s: float) -> bool:
+    def update_expected(self, now_s: float) -> bool:
         """Update the expected way at `now_s`; return whether that can change a choice."""
-        is_moved = self.transfer.expect(now_s)
+        is_moved = self.transfer.update_expected(now_s)
         if is_moved:
             self._candidate = None
         return is_moved and self.is_ready
@@ -129,43 +129,43 @@ class Successor:
     @property
     def is_ready(self) -> bool:
         """Whether requests may go there."""
-        if self.told is None or self._failures or self._silence.is_silent:
+        if self.advert is None or self._failures or self._silence.is_silent:
             return False
-        return self._me not in self.told.through
+        return self._me not in self.advert.through
 
-    def answered(
+    def record_answer(
         self,
         n: int,
         sent_bytes: int,
         received_bytes: int,
         away_s: float,
         spent_s: float,
-        told: CurveAdvert | None,
+        advert: CurveAdvert | None,
         now_s: float,
         otherwise_s: Callable[[int], float],
         waited_s: float = 0.0,
-        passage: QueueTicket | None = None,
+        ticket: QueueTicket | None = None,
     ) -> bool:
         """Record an answer; the next best takes `otherwise_s`. Return whether it changes any choice.
 
         Of the `spent_s` there, the request was queued for `waited_s`.
         """
         link, was_ready = self.transfer, self.is_ready
-        self._silence.answered()
+        self._silence.record_answer()
         was = link.fixed_s, link.per_item_s
-        is_surprise, is_held_up = False, self._silence.held_up(away_s, now_s)
-        if not is_held_up and self._shows_way(away_s - spent_s, passage):
+        is_surprise, is_held_up = False, self._silence.was_silent_during(away_s, now_s)
+        if not is_held_up and self._shows_way(away_s - spent_s, ticket):
             way_s = link.fixed_s + link.per_item_s * n
             if self._settings.is_robust:
                 self._way_bound.observe(Timing(way_s, way_s), max(away_s - spent_s, 0.0))
-            is_surprise = link.answered(n, sent_bytes, received_bytes, away_s, spent_s, now_s)
-        if passage is not None and self._radio is not None:
+            is_surprise = link.record_answer(n, sent_bytes, received_bytes, away_s, spent_s, now_s)
+        if ticket is not None and self._radio is not None:
             sent_j = self._radio.model.transfer_j(sent_bytes, received_bytes)
-            passage.joules = (passage.joules or 0.0) + sent_j
-        self.queue.answered(passage, away_s, spent_s, waited_s, link.least_s(n), now_s)
-        is_believed = self._judge(n, away_s, (spent_s, waited_s), told, otherwise_s, now_s)
-        self._heard(is_surprise, now_s, is_held_up=is_held_up)
-        is_told = is_believed and told is not None and self.tell(told, now_s)
+            ticket.joules = (ticket.joules or 0.0) + sent_j
+        self.queue.record_answer(ticket, away_s, spent_s, waited_s, link.least_s(n), now_s)
+        is_believed = self._judge(n, away_s, (spent_s, waited_s), advert, otherwise_s, now_s)
+        self._record_contact(is_surprise, now_s, is_held_up=is_held_up)
+        is_told = is_believed and advert is not None and self.set_advert(advert, now_s)
         is_moved = was != (link.fixed_s, link.per_item_s) or self._is_other_bound()
         if is_moved:
             self._candidate = None
@@ -181,13 +181,13 @@ class Successor:
         """The bound of the way as a multiple of its time."""
         return max(self._silence.least_bound, self._way_bound.factor()) if self._settings.is_bounded else 1.0
 
-    def _shows_way(self, took_s: float, passage: QueueTicket | None) -> bool:
+    def _shows_way(self, took_s: float, ticket: QueueTicket | None) -> bool:
         """Return whether an answer shows the time of the way: one without concurrent requests does.
 
         Of concurrent ones, only those as fast as the fastest of the last few count: the others waited for
         each other, in this process or in the upstream's, which is not part of the way.
         """
-        if passage is None or not passage.n_ahead:
+        if ticket is None or not ticket.n_ahead:
             self._crowded_s.clear()
             return True
         self._crowded_s.append(took_s)
@@ -195,64 +195,64 @@ class Successor:
             return False
         return took_s <= min(self._crowded_s)
 
-    def pinged(self, away_s: float, spent_s: float, told: CurveAdvert, now_s: float) -> None:
+    def record_ping(self, away_s: float, spent_s: float, advert: CurveAdvert, now_s: float) -> None:
         if self._radio is not None:
             self._radio.end(self._radio.begin(away_s, now_s - away_s), now_s)
-        is_held_up = self._silence.held_up(away_s, now_s)
-        is_surprise = not is_held_up and self.transfer.pinged(away_s, spent_s, now_s)
+        is_held_up = self._silence.was_silent_during(away_s, now_s)
+        is_surprise = not is_held_up and self.transfer.record_ping(away_s, spent_s, now_s)
         if self._silence.is_forgiven(
             now_s, self._settings.retry_limit_s
         ):  # no other event shows its recovery
             self._way_bound = AdaptiveBound()
-        self._heard(is_surprise, now_s, is_ping=True, is_held_up=is_held_up)
-        self.queue.forget_seen()
-        self.tell(told, now_s)
+        self._record_contact(is_surprise, now_s, is_ping=True, is_held_up=is_held_up)
+        self.queue.drop_observed_wait()
+        self.set_advert(advert, now_s)
         self._candidate = None
 
-    def tell(self, told: CurveAdvert, now_s: float) -> bool:
+    def set_advert(self, advert: CurveAdvert, now_s: float) -> bool:
         """Store its advert, in order of arrival from itself; return whether that changes anything."""
         if now_s < self._aside_until_s:
             return False
-        self.queue.told(told.wait_s, now_s)
-        before, self.told = self.told, told
-        if self._me in told.through:
+        self.queue.record_advertised_wait(advert.wait_s, now_s)
+        before, self.advert = self.advert, advert
+        if self._me in advert.through:
             self.reason = "its answers would come back through this node"
         elif not self._failures:
             self.reason = None
-        if before is not None and (told.levels, told.through) == (before.levels, before.through):
+        if before is not None and (advert.levels, advert.through) == (before.levels, before.through):
             return False
         self._candidate, self._levels = None, ()
         if self._failures:
             self._due_s = min(self._due_s, now_s)
         return True
 
-    def hinted(self, now_s: float) -> None:
+    def record_hint(self, now_s: float) -> None:
         """Schedule a ping after a hint that its advert has changed, at most one per `retry_s`."""
         soonest_s = max(now_s, self._hinted_ping_s + self._settings.retry_s, self._aside_until_s)
         self._hint_due_s = min(self._hint_due_s, soonest_s)
 
-    def failed(self, now_s: float, reason: str) -> None:
+    def record_failure(self, now_s: float, reason: str) -> None:
         """Record a failure: it is down until a ping is answered, the first after `retry_s`, with back-off.
 
         Failures of requests sent before it was down are ignored.
         """
         self._is_mismatched = False
-        if self._failures and not self.is_asked:
+        if self._failures and not self.is_ping_pending:
             return
-        self.is_asked = False
+        self.is_ping_pending = False
         self._failures += 1
         self.reason = reason
         wait_s = self._settings.retry_s * 2.0 ** min(self._failures - 1, 16)
         self._due_s = max(now_s + min(wait_s, self._settings.retry_limit_s), self._aside_until_s)
 
-    def mismatched(self, now_s: float, reason: str) -> None:
+    def record_mismatch(self, now_s: float, reason: str) -> None:
         """Record another model or protocol: it is down until a ping shows a match."""
-        self.failed(now_s, reason)
+        self.record_failure(now_s, reason)
         self._is_mismatched = True
 
-    def doubted(self, now_s: float) -> None:
+    def record_doubt(self, now_s: float) -> None:
         """Schedule a ping after a wait that was ended early, unless it was heard just before."""
-        if self.is_asked:
+        if self.is_ping_pending:
             return
         if self._settings.adapts_pings:
             self._interval_s = min(_CONFIRM_S, self._settings.ping_after_s)
@@ -260,7 +260,7 @@ class Successor:
             now_s = max(now_s, self.contact_s + self._settings.retry_s)
         self._due_s = min(self._due_s, max(now_s, self._aside_until_s))
 
-    def overdue(self, n: int, late_s: float, now_s: float) -> None:
+    def record_overdue(self, n: int, late_s: float, now_s: float) -> None:
         """Record an answer that is later than expected by at least `late_s`; negative values are ignored.
 
         Beyond its bound, no request is sent there until it is heard, for which a ping is sent at once. The
@@ -268,35 +268,35 @@ class Successor:
         bound of its answers: an upstream that hangs may still answer pings.
         """
         silence = self._silence
-        if self.told is not None and late_s > 0.0 and not silence.is_silent:
+        if self.advert is not None and late_s > 0.0 and not silence.is_silent:
             way, way_s = self.way(), self.transfer.fixed_s + self.transfer.per_item_s * n
             level = way.best
             spread_s = way_s * (way.way_bound - 1.0) + level.bound_curve.at(n) - level.curve.at(n)
-            if silence.overdue(late_s, spread_s, now_s):
+            if silence.record_overdue(late_s, spread_s, now_s):
                 self._way_bound.observe(Timing(way_s, way_s), way_s + late_s)
             self._candidate = None
-        self.doubted(now_s)
-        if silence.is_silent and not self.is_asked:
+        self.record_doubt(now_s)
+        if silence.is_silent and not self.is_ping_pending:
             self.reason = "did not answer in time"
             self._due_s = max(now_s, self._aside_until_s)
 
     def set_aside(self, now_s: float, reason: str) -> None:
         """Exclude it after invalid data, or times far above its advert; the exclusion doubles each time."""
-        self.is_asked = False
+        self.is_ping_pending = False
         if now_s < self._aside_until_s:
             return
         wait_s = min(self._settings.aside_s * 2.0 ** min(self._asides, 16), self._settings.aside_limit_s)
         self._asides += 1
         self._strikes = self._honest = 0
         self._aside_until_s = self._due_s = now_s + wait_s
-        self.told, self.reason = None, f"{reason}; excluded for {wait_s:g} s"
+        self.advert, self.reason = None, f"{reason}; excluded for {wait_s:g} s"
 
-    def asked(self, now_s: float) -> None:
+    def record_ping_sent(self, now_s: float) -> None:
         """Record that a ping was sent; the next one is due an interval later, whatever the result."""
         self._due_s = now_s + max(self._interval_s, self._settings.retry_s)
         if now_s >= self._hint_due_s:
             self._hint_due_s, self._hinted_ping_s = float("inf"), now_s
-        self.is_asked = True
+        self.is_ping_pending = True
 
     def postpone(self, now_s: float) -> None:
         """Postpone the ping, as nothing depends on it."""
@@ -319,18 +319,18 @@ class Successor:
             state = "mismatch"
         elif self._failures or self._silence.is_silent:
             state = "down"
-        elif self.told is None:
+        elif self.advert is None:
             state = "unknown"
         elif not self.is_ready:
             state = "circle"
-        told, link, queue = self.told, self.transfer, self.queue
+        advert, link, queue = self.advert, self.transfer, self.queue
         return PeerState(
             self.name,
-            told.node if told else None,
+            advert.node if advert else None,
             state,
             link.rtt_s,
             link.bandwidth_Bps,
-            told.curve if told else None,
+            advert.curve if advert else None,
             self.contact_s,
             self.reason,
             queue.wait_s(link.fixed_s, now_s),
@@ -339,14 +339,14 @@ class Successor:
             queue.limit,
         )
 
-    def _heard(
+    def _record_contact(
         self, is_surprise: bool, now_s: float, *, is_ping: bool = False, is_held_up: bool = False
     ) -> None:
         """Record an answer; a surprise or held-up answer makes the next ping sooner, calm pings later."""
         usual_s, is_first = self._settings.ping_after_s, self.contact_s is None
-        self._silence.heard(now_s)
+        self._silence.record_contact(now_s)
         self._failures, self._is_mismatched = 0, False
-        self.is_asked = self.is_asked and not is_ping
+        self.is_ping_pending = self.is_ping_pending and not is_ping
         self.contact_s = now_s
         if self._settings.adapts_pings:
             if is_surprise:
@@ -363,7 +363,7 @@ class Successor:
         n: int,
         away_s: float,
         times_s: tuple[float, float],
-        told: CurveAdvert | None,
+        advert: CurveAdvert | None,
         otherwise_s: Callable[[int], float],
         now_s: float,
     ) -> bool:
@@ -376,11 +376,11 @@ class Successor:
         A busy interpreter adds milliseconds to a model that takes less than one. Answers that were pending
         together may have met the same disturbance, and count as one.
         """
-        if self.told is None:
+        if self.advert is None:
             return now_s >= self._aside_until_s
         spent_s, waited_s = times_s
-        wait_s = max(self.queue.peak_s(now_s), told.wait_s if told is not None else 0.0)
-        told_s = self.told.curve.at(n) + wait_s
+        wait_s = max(self.queue.peak_s(now_s), advert.wait_s if advert is not None else 0.0)
+        told_s = self.advert.curve.at(n) + wait_s
         is_kept = spent_s - waited_s <= _LIE * told_s + _LIE_S
         if is_kept or (spent_s <= away_s and away_s <= otherwise_s(n)):
             self._strikes = 0

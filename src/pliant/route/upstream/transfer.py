@@ -46,11 +46,11 @@ class TransferTimes:
 
     A round trip near the usual one enters an average of 64. The last trip's deviation counts for the next as
     far as it has persisted on this link (`Persistence`), so the estimate depends on the time since
-    (`expect`). A large deviation is a spike until the next trip confirms it; then the link has changed, and
-    the average restarts: at once, or after `fresh_s` if earlier changes reverted sooner than that (e.g.
-    Bluetooth disturbed for a second). The cost of spikes is averaged separately over 64 trips, and added: it
-    is part of the cost, but does not predict the next trip. If each sample counted in full, one spike would
-    stop all sending until the next ping.
+    (`update_expected`). A large deviation is a spike until the next trip confirms it; then the link has
+    changed, and the average restarts: at once, or after `fresh_s` if earlier changes reverted sooner than
+    that (e.g. Bluetooth disturbed for a second). The cost of spikes is averaged separately over 64 trips, and
+    added: it is part of the cost, but does not predict the next trip. If each sample counted in full, one
+    spike would stop all sending until the next ping.
 
     S(n), bytes in both directions, is a line fitted to the sent sizes. The bandwidth is that of `prior` until
     samples of different sizes clearly show another (nine of ten pairs agree); most inputs are too small for
@@ -81,7 +81,7 @@ class TransferTimes:
         self.fixed_s = prior.latency_s
         self.per_item_s = 0.0
         self.changes_at_s = float("inf")
-        """The time from which `expect` may return another estimate without new observations."""
+        """The time from which `update_expected` may return another estimate without new observations."""
 
     @property
     def bandwidth_Bps(self) -> float:  # noqa: N802 - as in ir.cost.Link
@@ -96,7 +96,7 @@ class TransferTimes:
         """The shortest observed round trip in the last half hour or hour."""
         return min(*self._floor, self.rtt_s)
 
-    def answered(
+    def record_answer(
         self, n: int, sent_bytes: int, received_bytes: int, away_s: float, spent_s: float, now_s: float
     ) -> bool:
         """Record a request of length n; return whether its round trip is a surprise (a changed link)."""
@@ -109,11 +109,11 @@ class TransferTimes:
             self._learn_bandwidth()
         return self._sample(n, took_s, n_bytes, now_s)
 
-    def pinged(self, away_s: float, spent_s: float, now_s: float) -> bool:
+    def record_ping(self, away_s: float, spent_s: float, now_s: float) -> bool:
         """Record a request without payload; return whether its round trip is a surprise."""
         return self._sample(0, max(away_s - spent_s, 0.0), 0.0, now_s)
 
-    def expect(self, now_s: float) -> bool:
+    def update_expected(self, now_s: float) -> bool:
         """Update the expected round trip and `fixed_s` at `now_s`; return whether they changed."""
         age_s = max(now_s - self._last_s, 0.0)
         per_byte = self._seconds_per_byte
@@ -138,13 +138,13 @@ class TransferTimes:
             age_s = now_s - self._last_s
             limit_s = max(_SURPRISE, 4.0 * self._usual) * self._level_s
             off_s = trip_s - self._level_s
-            self._persistence.seen(self._off_s, min(max(off_s, -limit_s), limit_s), age_s)
+            self._persistence.observe(self._off_s, min(max(off_s, -limit_s), limit_s), age_s)
             is_surprise = self._average(trip_s, limit_s, now_s)
             is_odd = self._run and self._n_run == 1  # a single one may be a spike
             off_s = trip_s - self._level_s
             self._off_s = min(max(off_s, -limit_s), limit_s) if is_odd else off_s
         self._last_s, self._last_n = now_s, n
-        self.expect(now_s)
+        self.update_expected(now_s)
         return is_surprise
 
     def _average(self, trip_s: float, limit_s: float, now_s: float) -> bool:
@@ -156,9 +156,9 @@ class TransferTimes:
             self._spikes_s += (spike_s - self._spikes_s) / _SPIKES
             is_new = self._last_s - self._moved_s <= self._settings.fresh_s
             if self._n_run > 1:
-                self._returned()
+                self._record_return()
             elif is_new and abs(trip_s - self._before_s) < abs(trip_s - self._level_s):
-                self._returned()
+                self._record_return()
                 self._level_s, self._moved_s, off_s = self._before_s, _NEVER, trip_s - self._before_s
                 self._count = _AVERAGED // 4
             self._count += 1
@@ -171,7 +171,7 @@ class TransferTimes:
         self._n_run += 1
         fresh_s, is_brief = self._settings.fresh_s, self._brief > _BRIEF
         if self._n_run > 1 and (not is_brief or now_s - self._run_from_s > fresh_s):
-            self._moved(trip_s, limit_s, now_s)
+            self._record_change(trip_s, limit_s, now_s)
             self._level_s += min(off_s, self._odd_s, key=abs)
             self._count, self._run, self._n_run = 2, 0, 0
             return True
@@ -183,16 +183,16 @@ class TransferTimes:
             self._level_s += (limit_s if side > 0 else -limit_s) / _AVERAGED
         return False
 
-    def _returned(self) -> None:
+    def _record_return(self) -> None:
         """Record that the link left its usual state only briefly."""
         self._brief += (1.0 - self._brief) / _STATES
 
-    def _moved(self, trip_s: float, limit_s: float, now_s: float) -> None:
+    def _record_change(self, trip_s: float, limit_s: float, now_s: float) -> None:
         """Record a change of the link; its last state's duration tells how soon to believe the next one."""
         if self._last_s - self._moved_s > self._settings.fresh_s:
             self._brief -= self._brief / _STATES
         elif abs(trip_s - self._before_s) <= limit_s:
-            self._returned()
+            self._record_return()
         self._before_s, self._moved_s = self._level_s, now_s
 
     def _keep_floor(self, trip_s: float, now_s: float) -> None:

@@ -122,25 +122,25 @@ class UpstreamQueue:
         self.n_waiting += 1
         return QueueTicket(work_s, self, away_s=away_s)
 
-    def send(self, passage: QueueTicket, now_s: float) -> None:
+    def send(self, ticket: QueueTicket, now_s: float) -> None:
         """Record that it is sent now."""
-        passage.is_sent = True
-        passage.ahead_s, passage.n_ahead = self._in_flight_s, self.n_in_flight
+        ticket.is_sent = True
+        ticket.ahead_s, ticket.n_ahead = self._in_flight_s, self.n_in_flight
         self.n_waiting -= 1
         self.n_in_flight += 1
-        self._in_flight_s += passage.work_s
+        self._in_flight_s += ticket.work_s
         self._sent_s.set(self._in_flight_s, now_s)
         if self._radio is not None:
-            passage.before_j = self._radio.begin(passage.away_s, now_s)
+            ticket.before_j = self._radio.begin(ticket.away_s, now_s)
 
-    def leave(self, passage: QueueTicket, now_s: float) -> None:
+    def leave(self, ticket: QueueTicket, now_s: float) -> None:
         """Record that it was answered, failed, or will not be sent."""
-        self.work_s -= passage.work_s
-        if passage.is_sent:
+        self.work_s -= ticket.work_s
+        if ticket.is_sent:
             self.n_in_flight -= 1
-            self._in_flight_s -= passage.work_s
+            self._in_flight_s -= ticket.work_s
             if self._radio is not None:
-                passage.joules = (passage.joules or 0.0) + self._radio.end(passage.before_j, now_s)
+                ticket.joules = (ticket.joules or 0.0) + self._radio.end(ticket.before_j, now_s)
         else:
             self.n_waiting -= 1
         if not self.n_in_flight + self.n_waiting:  # clear rounding errors of the sum
@@ -150,7 +150,7 @@ class UpstreamQueue:
         self._usual_s.set(self.work_s, now_s)
         self._sent_s.set(self._in_flight_s, now_s)
 
-    def told(self, wait_s: float, now_s: float) -> None:
+    def record_advertised_wait(self, wait_s: float, now_s: float) -> None:
         """Record the advertised wait, which includes that of this node's requests."""
         self._peak_s = max(wait_s, self.peak_s(now_s))
         self._told_s = max(wait_s - max(self._sent_s.at(now_s), self._in_flight_s), 0.0)
@@ -161,7 +161,7 @@ class UpstreamQueue:
         """Return the longest recently advertised wait, with decay."""
         return self._peak_s * _halved((now_s - self._told_at_s) / self._memory_s)
 
-    def forget_seen(self) -> None:
+    def drop_observed_wait(self) -> None:
         """Drop the wait seen in answers, after a ping with newer information."""
         self._others_s = 0.0
 
@@ -170,9 +170,9 @@ class UpstreamQueue:
         is_queue = self.others_s(now_s) > max(self._service_s or 0.0, _SHORT_WAIT_S)
         self.news_at_s = now_s + _NEWS_S if is_queue and self._has_news else inf
 
-    def answered(
+    def record_answer(
         self,
-        passage: QueueTicket | None,
+        ticket: QueueTicket | None,
         away_s: float,
         spent_s: float,
         waited_s: float,
@@ -187,7 +187,7 @@ class UpstreamQueue:
         if self._service_s is None:
             self._service_s = service_s
         self._service_s += (service_s - self._service_s) / _AVERAGED
-        ahead_s, n_ahead = (passage.ahead_s, passage.n_ahead) if passage is not None else (0.0, 0)
+        ahead_s, n_ahead = (ticket.ahead_s, ticket.n_ahead) if ticket is not None else (0.0, 0)
         others_s = max(waited_s - ahead_s, 0.0)
         fresh = max(1.0 / _AVERAGED, 1.0 - _halved((now_s - self._others_at_s) / self._memory_s))
         self._others_s += (others_s - self._others_s) * fresh

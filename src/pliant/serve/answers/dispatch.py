@@ -61,7 +61,7 @@ class Dispatcher:
     def make_advert(self, predecessor: str | None) -> CurveAdvert:
         """This node's advert for `predecessor`."""
         self.offer()
-        return self.router.tell(self._clock(), predecessor)
+        return self.router.advertise(self._clock(), predecessor)
 
     async def answer(self, asked: RoutedRequest) -> RoutedAnswer:
         """Answer by the chosen endpoint, and if it fails by the next best.
@@ -362,11 +362,11 @@ class Dispatcher:
         extra = dict[str, object]()
         if (met := pending.met(self._clock())) is not None:
             extra["met"] = met
-        if asked.is_source and slot.passage.joules is not None:
-            extra["energy_j"] = slot.passage.joules
+        if asked.is_source and slot.ticket.joules is not None:
+            extra["energy_j"] = slot.ticket.joules
         content = with_parameters(answer.body, extra)
         spent = NodeTime(self._clock() - start_s, slot.waited_s + answer.waited_s)
-        return RoutedAnswer(content, target, answer.node, spent, {}, choice, slot.passage.joules, accuracy)
+        return RoutedAnswer(content, target, answer.node, spent, {}, choice, slot.ticket.joules, accuracy)
 
     async def _run_local(self, choice: Choice, asked: RoutedRequest, start: WorkStart | None) -> RoutedAnswer:
         local, pending, most_s = self.here[choice.target], asked.pending, choice.option.most_s

@@ -111,7 +111,7 @@ class SessionEndpoint:
         if pending is not None and pending.due_s is not None and wait_s:
             with suppress(PliantError):  # the router reports infeasible terms
                 wait_s = self._admission.wait_s(self._queue_entry(pending))
-        self._router.waits(wait_s, now_s, self.name)
+        self._router.set_wait(wait_s, now_s, self.name)
         if may_look and self._may_change and now_s - self._looked_s > _LOOK_S and self._admission.is_idle:
             self._looked_s = now_s
             self._looking = asyncio.get_running_loop().create_task(self._look())
@@ -284,7 +284,7 @@ class SessionEndpoint:
         """Report the time of a full answer to the router, scaled from this one."""
         share = 1.0 if reply.whole_s is None or not reply.seconds else reply.whole_s / reply.seconds
         joules = None if reply.energy_j is None else reply.energy_j * share
-        self._router.answered_here(n, spent_s * share, self.clock(), self.name, joules)
+        self._router.record_local_answer(n, spent_s * share, self.clock(), self.name, joules)
         self.offer(may_look=may_look)
 
     def _count_joules(self, reply: Reply[Any]) -> None:

@@ -217,7 +217,7 @@ class RoutedSession(Session[RoutedDetails]):
 
     def estimate(self, request: Request) -> Estimate:
         """The estimate of the current choice. Raises DeadlineError and BudgetError."""
-        terms = Terms(request.deadline_s, request.accuracy_floor).over(self._node.terms)
+        terms = Terms(request.deadline_s, request.accuracy_floor).with_defaults(self._node.terms)
 
         async def chosen() -> Option:
             self._node.dispatcher.offer()
@@ -284,13 +284,13 @@ class RoutedSession(Session[RoutedDetails]):
         self, asked: tuple[Request, Mapping[str, np.ndarray] | None], terms: Terms
     ) -> Reply[RoutedDetails]:
         start_s, clock_s = time.perf_counter(), self._node.clock()
-        terms = terms.over(self._node.terms)
+        terms = terms.with_defaults(self._node.terms)
         given, feeds = asked
         due_s = None if terms.deadline_s is None else clock_s + terms.deadline_s
         pending = PendingRequest(given, due_s, terms.accuracy_floor, bool(terms.best_effort))
         outputs = tuple(RequestedOutput(port, True) for port in self.outputs)
         infer = InferRequest(secrets.token_hex(8), feeds or {}, outputs, NO_TERMS)
-        trail = Trail(hops_left=0 if feeds is None else Trail().hops_left).at(self._node.name)
+        trail = Trail(hops_left=0 if feeds is None else Trail().hops_left).visit(self._node.name)
         signature = self._node.signature
         inquiry = RoutedRequest(
             infer,

@@ -140,7 +140,7 @@ class ServingNode:
         here = {LOCAL: SessionEndpoint(served, router, queued, *common, energy=energy)}
         if cluster is not None:
             self._check_same(cluster)
-            router.endpoint(CLUSTER, watts=energy.most_W())
+            router.add_endpoint(CLUSTER, watts=energy.most_W())
             admission = Admission(queue, clock)
             self._own_admissions.append(admission)
             here[CLUSTER] = SessionEndpoint(cluster, router, admission, *common, CLUSTER, energy)
@@ -223,7 +223,7 @@ class ServingNode:
 
     async def _infer_rows(self, call: InferCall, request: InferRequest, start_s: float) -> InferResponse:
         """Answer a request with several rows, each as a separate request. Raises like `infer`."""
-        terms = request.terms.over(self.terms)
+        terms = request.terms.with_defaults(self.terms)
 
         def ask(row: int) -> Awaitable[InferResponse]:
             left = terms
@@ -271,12 +271,12 @@ class ServingNode:
     def heard_of(self, route: RouteMessage, listener: Listener | None) -> None:
         """Record a request or ping of another node, which gets change notifications at `listener`."""
         if route.sender is not None and route.sender != self.name:
-            self.router.heard_of(route.sender, listener, self.clock())
+            self.router.add_predecessor(route.sender, listener, self.clock())
 
     def explain(self, n: int, terms: Terms = NO_TERMS) -> Explanation:
         """Explain the current choice for an input of length n; `terms` override those of this node."""
         self.dispatcher.offer()
-        found = explain(self.router, n, self.objective, terms.over(self.terms), self.clock())
+        found = explain(self.router, n, self.objective, terms.with_defaults(self.terms), self.clock())
         return found if self._memory is None else replace(found, memory=self._memory.shares)
 
     def probe(self, n: int, endpoint: str = LOCAL) -> None:
@@ -320,7 +320,7 @@ class ServingNode:
         self, call: InferCall, request: InferRequest, given: Request, start_s: float
     ) -> RoutedRequest:
         """The request with its terms: those of its source, if another node forwarded it."""
-        terms, objective, route = request.terms.over(self.terms), self.objective, call.route
+        terms, objective, route = request.terms.with_defaults(self.terms), self.objective, call.route
         if route is not None and route.path:
             terms = Terms(
                 None if route.deadline_s is None else max(route.deadline_s, LEAST_S),
@@ -339,14 +339,14 @@ class ServingNode:
         """The path of the request including this node. Raises NodeError for a loop."""
         given = Trail() if call.route is None or not call.route.path else call.route.trail
         try:
-            return Trail(given.path, min(given.hops_left, self.limits.hops)).at(self.name)
+            return Trail(given.path, min(given.hops_left, self.limits.hops)).visit(self.name)
         except RouteError as error:
             raise NodeError(str(error), status=508) from error
 
     def _states(self) -> Iterator[GaugeValue]:
         """Gauge values from the router for Prometheus."""
         now_s = self.clock()
-        for n, seconds in self.router.tell(now_s).curve.points:
+        for n, seconds in self.router.advertise(now_s).curve.points:
             yield GaugeValue(
                 "pliant_curve_seconds", "Curve sent to downstream nodes.", "length", str(n), seconds
             )

@@ -172,7 +172,7 @@ def numbers(nodes: Sequence[ServingNode], is_draining: bool) -> NodeNumbers:
 def outlook(node: ServingNode, terms: Terms) -> Outlook:
     """Estimates and choices over the model's input lengths; `terms` override those of the node."""
     node.dispatcher.offer()
-    now_s, asked = node.clock(), terms.over(node.terms)
+    now_s, asked = node.clock(), terms.with_defaults(node.terms)
     lengths = _lengths(node.served.max_length)
     found: list[dict[str, Option]] = []
     chosen: list[str | None] = []

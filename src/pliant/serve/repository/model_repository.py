@@ -156,7 +156,7 @@ class ModelRepository:
         """The loaded model, held until `release`. Raises like `lease`."""
         slot = self.wanted(name, version)
         if asked is not None:
-            self._check_time(slot, asked.over(slot.terms))
+            self._check_time(slot, asked.with_defaults(slot.terms))
         return await self._hold_slot(slot)
 
     async def configure(self, entries: Sequence[ModelEntry]) -> None:

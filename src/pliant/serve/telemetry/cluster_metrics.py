@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from pliant.cluster.lead.status_report import ClusterStatus
-from pliant.cluster.member.cluster_worker import WorkerStatus
+from pliant.cluster.member.worker import WorkerStatus
 
 
 def metrics_of_primary(status: ClusterStatus) -> Iterator[Metric]:

@@ -57,5 +57,5 @@ class Broadcasts:
         except NodeError:
             outcome = "failed"
         if outcome != "ok":
-            self._predecessors.forget(predecessor)
+            self._predecessors.remove(predecessor)
         self._metrics.broadcasts.labels(outcome).inc()

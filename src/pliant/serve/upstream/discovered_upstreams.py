@@ -53,13 +53,13 @@ class DiscoveredUpstreams:
         if peer is None or peer.state != "ready":
             self.failed(url)
             return
-        self._router.doubted(url, self._clock())
+        self._router.record_doubt(url, self._clock())
         self._upstreams.changed()
 
     def answered(self, url: str) -> None:
         """`url` answered a ping; a node that shuts down still answers for a while (`--settle`)."""
         if url in self._leaving:
-            self._router.doubted(url, self._clock() + self._leaving[url])
+            self._router.record_doubt(url, self._clock() + self._leaving[url])
             self._leaving[url] = min(2.0 * self._leaving[url], _LAST_S)
 
     def failed(self, url: str) -> None:

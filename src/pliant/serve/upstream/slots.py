@@ -15,7 +15,7 @@ from pliant.route.upstream.upstream_queue import QueueTicket
 
 @dataclass(slots=True)
 class _SlotWaiter:
-    passage: QueueTicket
+    ticket: QueueTicket
     is_sent: "asyncio.Future[bool]"
 
 
@@ -23,7 +23,7 @@ class _SlotWaiter:
 class UpstreamSlot:
     """A slot of a request at an upstream, after a wait of `waited_s`."""
 
-    passage: QueueTicket
+    ticket: QueueTicket
     waited_s: float
 
 
@@ -59,20 +59,20 @@ class UpstreamSlots:
         """
         start_s = self.clock()
         try:
-            passage = self.router.enter(upstream, n, start_s)
+            ticket = self.router.enter(upstream, n, start_s)
         except RouteError as error:
             raise NodeError(str(error), status=502) from error
         try:
             pending = self._pending.setdefault(upstream, deque())
             if not pending and self.router.has_room(upstream):
-                self.router.send(upstream, passage, start_s)
+                self.router.send(upstream, ticket, start_s)
             else:
-                await self._wait_for_slot(upstream, pending, passage, patience_s)
-            yield UpstreamSlot(passage, self.clock() - start_s)
+                await self._wait_for_slot(upstream, pending, ticket, patience_s)
+            yield UpstreamSlot(ticket, self.clock() - start_s)
         finally:
-            self.router.leave(upstream, passage, self.clock())
-            if passage.joules is not None:
-                self.on_joules(upstream, passage.joules)
+            self.router.leave(upstream, ticket, self.clock())
+            if ticket.joules is not None:
+                self.on_joules(upstream, ticket.joules)
             self._grant(upstream)
 
     def refuse(self, upstream: str) -> None:
@@ -82,11 +82,11 @@ class UpstreamSlots:
                 pending.is_sent.set_result(False)
 
     async def _wait_for_slot(
-        self, upstream: str, pending: deque[_SlotWaiter], passage: QueueTicket, patience_s: float
+        self, upstream: str, pending: deque[_SlotWaiter], ticket: QueueTicket, patience_s: float
     ) -> None:
         if len(pending) >= self.most:  # several requests were routed here at once
             raise NodeError(f"the queue for {upstream} is full.", status=503)
-        mine = _SlotWaiter(passage, asyncio.get_running_loop().create_future())
+        mine = _SlotWaiter(ticket, asyncio.get_running_loop().create_future())
         pending.append(mine)
         try:
             async with asyncio.timeout(patience_s if isfinite(patience_s) else None):
@@ -106,5 +106,5 @@ class UpstreamSlots:
         while pending and self.router.has_room(upstream):
             first = pending.popleft()
             if not first.is_sent.done():
-                self.router.send(upstream, first.passage, self.clock())
+                self.router.send(upstream, first.ticket, self.clock())
                 first.is_sent.set_result(True)

@@ -112,7 +112,7 @@ class Upstreams:
     def add(self, url: str) -> None:
         """Add the upstream `url`, unless it exists, and ping it at once."""
         if self._router.state(url, self._clock()) is None:
-            self._router.successor(url, FIRST_GUESS)
+            self._router.add_successor(url, FIRST_GUESS)
             self._metrics.begin(url, is_upstream=True)
             self.changed()
 
@@ -122,7 +122,7 @@ class Upstreams:
 
     def remove(self, url: str) -> None:
         """Remove `url`. Waiting requests use other endpoints; requests in flight still complete."""
-        self._router.remove(url)
+        self._router.remove_successor(url)
         self.slots.refuse(url)
         self._warm.discard(url)
         self._states.pop(url, None)
@@ -149,7 +149,7 @@ class Upstreams:
         """
         usual_s = min(self._limits.hop_s, max(SHORTEST_S, PATIENCE * expected_s))
         timeout_s = min(usual_s, patience_s)
-        sent = trail.sent()
+        sent = trail.next_hop()
         message = RouteMessage(
             sent.path,
             sent.hops_left,
@@ -194,17 +194,17 @@ class Upstreams:
     def failed(self, upstream: str, reason: str) -> None:
         """Report a failure: the upstream is not chosen until it answers a ping."""
         self._warm.discard(upstream)
-        self._router.failed(upstream, self._clock(), reason)
+        self._router.record_failure(upstream, self._clock(), reason)
         self._report_state(upstream)
 
     def overdue(self, upstream: str, n: int, late_s: float) -> None:
         """Report that a response for length n was given up `late_s` after its expected time."""
-        self._router.overdue(upstream, n, late_s, self._clock())
+        self._router.record_overdue(upstream, n, late_s, self._clock())
         self._report_state(upstream)
 
     def misbehaved(self, upstream: str, reason: str) -> None:
         """Report an invalid response: the upstream is excluded for a while."""
-        self._router.misbehaved(upstream, self._clock(), reason)
+        self._router.record_misbehaviour(upstream, self._clock(), reason)
         self._report_state(upstream)
 
     def _report_state(self, upstream: str) -> None:
@@ -245,7 +245,7 @@ class Upstreams:
         if not names:
             raise NodeError(f"{told.node} is not an upstream of {self._router.name}.", status=404)
         for name in names:
-            self._router.gossip(name, told, now_s)
+            self._router.handle_broadcast(name, told, now_s)
         self.changed()
 
     async def first_contacts(self, most_s: float = _FIRST_CONTACT_S) -> None:
@@ -285,7 +285,7 @@ class Upstreams:
         await asyncio.sleep(_THROTTLE_S)  # limits the rate: under load there are always changes
 
     def _do_due(self) -> None:
-        for action in self._router.due(self._clock()):
+        for action in self._router.take_due_tasks(self._clock()):
             match action:
                 case PingTask(upstream):
                     self._start(self._ping(upstream))
@@ -335,7 +335,7 @@ class Upstreams:
         if upstream not in self._warm:
             return  # a request failed in the meantime: a later ping tells whether it is back
         spent_s = 0.0 if spent is None else spent.seconds
-        self._router.pinged(upstream, response.away_s, spent_s, told, now_s)
+        self._router.record_ping(upstream, response.away_s, spent_s, told, now_s)
         self._metrics.pings.labels(upstream, "ok").inc()
         self.discovered.answered(upstream)
         self._report_state(upstream)
@@ -355,7 +355,7 @@ class Upstreams:
         reason = mismatch(self._identity, other)
         if reason is not None:
             self._warm.discard(upstream)
-            self._router.mismatched(upstream, self._clock(), reason)
+            self._router.record_mismatch(upstream, self._clock(), reason)
             self._metrics.mismatches.labels(upstream).inc()
             self._report_state(upstream)
             raise NodeError(f"{upstream} does not fit: {reason}.", status=MISMATCH)
@@ -390,10 +390,10 @@ class Upstreams:
         if response.status == 200:
             sizes = (response.sent_bytes, response.received_bytes)
             seconds, waited_s = (0.0, 0.0) if spent is None else (spent.seconds, spent.waited_s)
-            self._router.answered_by(
-                upstream, n, *sizes, response.away_s, seconds, told, now_s, waited_s, slot.passage
+            self._router.record_answer(
+                upstream, n, *sizes, response.away_s, seconds, told, now_s, waited_s, slot.ticket
             )
         else:
-            self._router.told(upstream, told, now_s)
+            self._router.record_advert(upstream, told, now_s)
         self._report_state(upstream)
         return spent

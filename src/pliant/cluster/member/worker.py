@@ -81,8 +81,8 @@ OnEvent = Callable[[str], None]
 class ClusterWorker:
     """The member `name`, until it is closed; a context manager.
 
-    `control` must pass every message to `hear` and every silent peer to `lose`, one call at a time, on any
-    thread.
+    `control` must pass every message to `handle_message` and every silent peer to `handle_lost_peer`, one
+    call at a time, on any thread.
     """
 
     def __init__(
@@ -92,16 +92,16 @@ class ClusterWorker:
         comm: Comm,
         lanes: Lanes,
         offer: WorkerOffer,
-        hold: StageBuilder,
+        builder: StageBuilder,
         *,
-        meet: MemberConnector = NullConnector(),  # noqa: B008 - stateless
+        connector: MemberConnector = NullConnector(),  # noqa: B008 - stateless
         on_event: OnEvent = lambda text: None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.name = name
-        self._control, self._comm, self._offer, self._hold = control, comm, offer, hold
-        self._meet, self._on_event, self._clock = meet, on_event, clock
-        self._performer = RunExecutor(name, comm, lanes, offer.free_bytes)
+        self._control, self._comm, self._offer, self._builder = control, comm, offer, builder
+        self._connector, self._on_event, self._clock = connector, on_event, clock
+        self._executor = RunExecutor(name, comm, lanes, offer.free_bytes)
         self._welcome: set[str] = set()
         self._refusals: dict[str, str] = {}
         self._serving: str | None = None
@@ -109,17 +109,17 @@ class ClusterWorker:
         self._lock = Lock()
         self._running = Lock()  # held while stages may run
         # The last epochs that were stopped, that ended here, and that measured, over all primaries.
-        self._stopped = self._over = self._measured = -1
+        self._stopped = self._ended = self._measured = -1
         self._inbox: SimpleQueue[tuple[str, PrepareRequest | ReleaseRequest | MeasureRequest] | None] = (
             SimpleQueue()
         )
-        self._turns: SimpleQueue[SegmentRequest | StopRequest | None] = SimpleQueue()
+        self._orders: SimpleQueue[SegmentRequest | StopRequest | None] = SimpleQueue()
         self._n_runs = self._n_failed = 0
         self._closed = Event()
         self._threads = [
-            Thread(target=self._keep_plans, name="pliant-plans", daemon=True),
-            Thread(target=self._keep_running, name="pliant-turns", daemon=True),
-            Thread(target=self._keep_knocking, name="pliant-knock", daemon=True),
+            Thread(target=self._run_plan_loop, name="pliant-plans", daemon=True),
+            Thread(target=self._run_segment_loop, name="pliant-turns", daemon=True),
+            Thread(target=self._run_hello_loop, name="pliant-knock", daemon=True),
         ]
         for thread in self._threads:
             thread.start()
@@ -162,11 +162,11 @@ class ClusterWorker:
             self._send(peer, Bye())
         self._end_runs()
         self._inbox.put(None)
-        self._turns.put(None)
+        self._orders.put(None)
         for thread in self._threads:
             thread.join()
 
-    def hear(self, peer: str, message: AnyMessage) -> None:
+    def handle_message(self, peer: str, message: AnyMessage) -> None:
         """Process one message from `peer`. An undecodable message is reported and otherwise ignored."""
         match message:
             case UnreadableMessage(why=why):
@@ -189,7 +189,7 @@ class ClusterWorker:
             case PrepareRequest() | ReleaseRequest() | MeasureRequest():
                 self._inbox.put((peer, message))
             case SegmentRequest() if peer == self._serving:
-                self._turns.put(message)
+                self._orders.put(message)
             case StopRequest(epoch=epoch) if peer == self._serving:
                 self._stop(epoch)
             case Ping(sent_s=sent_s):
@@ -197,7 +197,7 @@ class ClusterWorker:
             case _:
                 pass  # of an earlier run, or meant for a primary
 
-    def lose(self, peer: str) -> None:
+    def handle_lost_peer(self, peer: str) -> None:
         """Handle a silent or departed `peer`: its runs end, and another primary may be served."""
         if peer in self._welcome:
             self._welcome.discard(peer)
@@ -210,14 +210,14 @@ class ClusterWorker:
     def _stop(self, epoch: int) -> None:
         self._stopped = max(self._stopped, epoch)
         self._comm.drop(epoch)
-        self._turns.put(StopRequest(epoch))
+        self._orders.put(StopRequest(epoch))
 
     def _end_runs(self) -> None:
-        epoch = self._performer.epoch
+        epoch = self._executor.epoch
         if epoch is not None:
             self._stop(epoch)
 
-    def _keep_knocking(self) -> None:
+    def _run_hello_loop(self) -> None:
         while not self._closed.wait(HELLO_INTERVAL_S):
             for peer in list(self._control.peers):
                 if peer in self._welcome:
@@ -230,7 +230,7 @@ class ClusterWorker:
         offer = self._offer
         return Hello(
             version=offer.version,
-            data_address=self._meet.address,
+            data_address=self._connector.address,
             n_threads=offer.n_threads,
             free_bytes=offer.free_bytes(),
             models=tuple(offer.sources),
@@ -242,10 +242,10 @@ class ClusterWorker:
 
     @property
     def _last_epoch(self) -> int:
-        ran = self._performer.epoch
-        return max(self._stopped, self._over, self._measured, -1 if ran is None else ran)
+        ran = self._executor.epoch
+        return max(self._stopped, self._ended, self._measured, -1 if ran is None else ran)
 
-    def _keep_plans(self) -> None:
+    def _run_plan_loop(self) -> None:
         while (order := self._inbox.get()) is not None:
             peer, message = order
             match message:
@@ -258,8 +258,8 @@ class ClusterWorker:
                         self._plans = {n: plan for n, plan in self._plans.items() if n in keep}
                         if not self._plans:
                             self._serving = None
-                        held = [plan.holder for plan in self._plans.values()]
-                    self._hold.keep(held)
+                        held = [plan.runner for plan in self._plans.values()]
+                    self._builder.keep(held)
 
     def _prepare(self, peer: str, wanted: PrepareRequest) -> None:
         try:
@@ -267,17 +267,17 @@ class ClusterWorker:
                 raise ClusterError(f"{self.name} serves {self._serving}; try again when it is done.")
             source = self._source(wanted.model)
             if wanted.is_in_place:
-                holder = self._replace(source, wanted)
+                runner = self._replace(source, wanted)
             else:
-                holder = self._hold.prepare(source, wanted.partition)
-            self._meet.join(wanted.members, wanted.addresses, wanted.place, self._inbox.empty)
+                runner = self._builder.prepare(source, wanted.partition)
+            self._connector.join(wanted.members, wanted.addresses, wanted.rendezvous, self._inbox.empty)
         except Exception as error:  # noqa: BLE001 - any error must be sent: the primary waits for an answer
             self._send(peer, PrepareFailure(wanted.plan, f"{error}" or type(error).__name__))
             return
         with self._lock:
             self._serving = peer
-            self._plans[wanted.plan] = ReadyPlan(wanted.plan, source, wanted.partition, wanted.coding, holder)
-        loaded = holder.loaded
+            self._plans[wanted.plan] = ReadyPlan(wanted.plan, source, wanted.partition, wanted.coding, runner)
+        loaded = runner.loaded
         self._send(
             peer, PrepareSuccess(wanted.plan, loaded.seconds, loaded.n_bytes, self._offer.free_bytes())
         )
@@ -287,7 +287,7 @@ class ClusterWorker:
         with self._running:
             with self._lock:
                 self._plans.clear()
-            return self._hold.replace(source, wanted.partition)
+            return self._builder.replace(source, wanted.partition)
 
     def _measure(self, peer: str, wanted: MeasureRequest) -> None:
         device, reason = None, None
@@ -296,9 +296,11 @@ class ClusterWorker:
             if self._serving not in (None, peer):
                 raise ClusterError(f"{self.name} serves {self._serving}; try again when it is done.")
             if wanted.model is not None:
-                device = to_device_measurement(self._hold.measure(self._source(wanted.model), wanted.tokens))
+                device = to_device_measurement(
+                    self._builder.measure(self._source(wanted.model), wanted.tokens)
+                )
             else:
-                self._meet.join(wanted.members, wanted.addresses, wanted.place, self._inbox.empty)
+                self._connector.join(wanted.members, wanted.addresses, wanted.rendezvous, self._inbox.empty)
                 self._measured = wanted.epoch
                 found.update(measure_links(self._comm, wanted.members, wanted.epoch))
         except Exception as error:  # noqa: BLE001 - as above
@@ -312,44 +314,44 @@ class ClusterWorker:
         source = self._offer.sources[model]
         return source if size is None else source.submodel(*size)
 
-    def _keep_running(self) -> None:
-        message = self._turns.get()
+    def _run_segment_loop(self) -> None:
+        message = self._orders.get()
         while message is not None:
-            message = self._run(message) if isinstance(message, SegmentRequest) else self._turns.get()
+            message = self._run(message) if isinstance(message, SegmentRequest) else self._orders.get()
 
     def _run(self, first: SegmentRequest) -> SegmentRequest | StopRequest | None:
         """Run an epoch starting with `first`; return the message that follows it."""
-        if first.epoch <= max(self._stopped, self._over):
-            return self._turns.get()
+        if first.epoch <= max(self._stopped, self._ended):
+            return self._orders.get()
         after: list[SegmentRequest | StopRequest | None] = []
         last = self._last(first.plan)
 
         def following() -> SegmentTask | None:
-            if self._performer.number >= last:  # it may have had no part in segments in between
+            if self._executor.number >= last:  # it may have had no part in segments in between
                 return None
-            message = self._turns.get()
+            message = self._orders.get()
             while isinstance(message, StopRequest) and message.epoch < first.epoch:
-                message = self._turns.get()
+                message = self._orders.get()
             if isinstance(message, SegmentRequest) and message.epoch == first.epoch:
-                return self._turn(message, self._performer.turn)
+                return self._turn(message, self._executor.task)
             after.append(message)
             return None
 
         segment = first.segment
         try:
             with self._running:
-                self._performer.run(self._turn(first), following)
+                self._executor.run(self._turn(first), following)
             self._n_runs += 1
         except LaneError as error:
-            segment = self._performer.number
-            self._complain(first.epoch, segment, error)
+            segment = self._executor.number
+            self._report_failure(first.epoch, segment, error)
         except Exception as error:  # noqa: BLE001 - a failed run must not end the worker
-            self._complain(first.epoch, segment, error)
-        self._over = first.epoch
+            self._report_failure(first.epoch, segment, error)
+        self._ended = first.epoch
         peer = self._serving
         if peer is not None:
-            self._send(peer, SpanReport(first.epoch, self._performer.take_spans()))
-        return after[0] if after else self._turns.get()
+            self._send(peer, SpanReport(first.epoch, self._executor.take_spans()))
+        return after[0] if after else self._orders.get()
 
     def _last(self, plan: int) -> int:
         """Return the last segment with workers; only the primary runs the one after it."""
@@ -362,12 +364,12 @@ class ClusterWorker:
             held = self._plans.get(go.plan)
         if held is None:
             raise ClusterError(f"{self.name} was told to run plan {go.plan}, which it does not hold.")
-        if before is not None and before.holder is not held.holder and self.name not in go.entrants:
+        if before is not None and before.runner is not held.runner and self.name not in go.entrants:
             layer = go.segment - 1
-            held.holder.state(layer)[...] = before.holder.state(layer)
-        return held.turn(self.name, go.epoch, go.segment, go.entrants, go.patience_s)
+            held.runner.state(layer)[...] = before.runner.state(layer)
+        return held.task(self.name, go.epoch, go.segment, go.entrants, go.timeout_s)
 
-    def _complain(self, epoch: int, segment: int, error: Exception) -> None:
+    def _report_failure(self, epoch: int, segment: int, error: Exception) -> None:
         self._n_failed += 1
         if epoch <= self._stopped or self._serving is None:
             return

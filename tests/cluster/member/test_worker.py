@@ -37,8 +37,8 @@ def test_another_primary_cannot_make_a_worker_forget_the_plans_it_serves(cluster
     heard = threading.Event()
 
     def told() -> None:
-        worker.hear("q", ReleaseRequest(()))
-        worker.hear("q", MeasureRequest(7, "none", 4, ("a",), {}))  # answered after that
+        worker.handle_message("q", ReleaseRequest(()))
+        worker.handle_message("q", MeasureRequest(7, "none", 4, ("a",), {}))  # answered after that
         assert heard.wait(20.0)
 
     q = cluster.wires.join("q")
@@ -68,10 +68,10 @@ def test_a_worker_whose_primary_died_while_it_prepared_serves_the_next(cluster: 
     wanted = PrepareRequest(1, "made-up", spread(cluster.spec, 7, "p", "pa"), "fp32", ("p", "a"), {})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(FakeStageBuilder, "prepare", slowly)
-        worker.hear("p", wanted)
+        worker.handle_message("p", wanted)
         assert begun.wait(20.0)
-        worker.lose("p")
-        worker.hear("q", wanted)
+        worker.handle_lost_peer("p")
+        worker.handle_message("q", wanted)
         go_on.set()
         while not isinstance(answer := answers.get(timeout=20.0), PrepareSuccess | PrepareFailure):
             pass
