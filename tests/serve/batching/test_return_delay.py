@@ -14,11 +14,11 @@ def test_nothing_is_added_before_answers_were_seen() -> None:
     assert ReturnDelay(Clock()).bound_s == 0.0
 
 
-def test_the_bound_is_what_995_of_1000_take() -> None:
+def test_the_bound_is_what_98_of_100_take() -> None:
     hand_over = ReturnDelay(Clock())
     for i in range(1, 257):
         hand_over.observe(i / 256)
-    assert hand_over.bound_s == 254 / 256
+    assert hand_over.bound_s == 250 / 256
 
 
 def test_a_single_stall_moves_nothing_and_old_times_are_forgotten() -> None:
