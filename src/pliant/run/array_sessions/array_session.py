@@ -177,7 +177,7 @@ class ArraySession(Session[None]):
 
     def together(self, request: Request) -> Hashable | None:
         batcher = self._batcher
-        return None if batcher is None else batcher.key(_tensor_shapes(request.tensors))
+        return None if batcher is None else batcher.key(array_shapes(request.tensors))
 
     def answers(self, requests: Sequence[Request]) -> list[Reply[None]]:
         batcher = self._batcher
@@ -306,7 +306,7 @@ class ArraySession(Session[None]):
         """The items of a batch. Raises BudgetError for an accuracy floor that cannot be met."""
         for request in requests:
             self.curve(request.accuracy_floor or 0.0)
-        return [Item(request.tensors, _tensor_shapes(request.tensors)) for request in requests]
+        return [Item(request.tensors, array_shapes(request.tensors)) for request in requests]
 
     def _replies(
         self, requests: Sequence[Request], answers: Sequence[Tensors], start_s: float, waited_s: float
@@ -376,8 +376,9 @@ class ArraySession(Session[None]):
             raise InputError("this session is closed; compile or load the model again.")
 
 
-def _tensor_shapes(tensors: Mapping[str, np.ndarray]) -> Shapes:
-    return {x: array.shape for x, array in tensors.items()}
+def array_shapes(feeds: Mapping[str, Any]) -> Shapes:
+    """The shapes of the feeds that are arrays."""
+    return {x: array.shape for x, array in feeds.items() if isinstance(array, np.ndarray)}
 
 
 def _dims(port: Port) -> Sequence[tuple[str | None, int | str | None]]:

@@ -13,8 +13,6 @@ from itertools import chain
 from math import prod
 from typing import TYPE_CHECKING, final
 
-import numpy as np
-
 from pliant.compiler.executable.call import Target
 from pliant.compiler.executable.image import Image, make_image
 from pliant.compiler.executable.image_executable import image_executable
@@ -33,7 +31,7 @@ from pliant.models.onnx.onnx_file import OnnxModel
 from pliant.plan.precision import PrecisionChoice
 from pliant.profile.system_memory import machine_bytes
 from pliant.run.arena import Arena
-from pliant.run.array_sessions.array_session import ArraySession
+from pliant.run.array_sessions.array_session import ArraySession, array_shapes
 from pliant.run.array_sessions.evictions import Evictions
 from pliant.run.batches.feed_batcher import FeedBatcher, Item, RunFunctions
 from pliant.run.batches.packed_texts import make_packed_texts
@@ -89,9 +87,8 @@ class OnnxSession(ArraySession):
         dilation: Dilation = Dilation(),  # noqa: B008 - frozen
     ) -> None:
         check_dims(model.inputs, options.dims)
-        inputs, outputs = (
-            [fix_dims(p, options.dims) for p in side] for side in (model.inputs, model.outputs)
-        )
+        inputs = [fix_dims(port, options.dims) for port in model.inputs]
+        outputs = [fix_dims(port, options.dims) for port in model.outputs]
         super().__init__(name, inputs, outputs, pool, dilation)
         options.check_ports((*inputs, *outputs))
         self._model = model
@@ -107,9 +104,7 @@ class OnnxSession(ArraySession):
         self._images: OrderedDict[Key, GraphRunner] = OrderedDict()
         self._latest: tuple[Shapes, GraphRunner] | None = None  # last image, if chosen by shapes
         self._padding = Padding(options.buckets, self._tensors, self.outputs)
-        self._feed_batcher = FeedBatcher(
-            options.buckets, self._padding, self.inputs, self.outputs, pool.n_threads
-        )
+        self._feed_batcher = FeedBatcher(options.buckets, self._padding, inputs, outputs, pool.n_threads)
         self._parallel = ParallelRuns(pool.n_threads, library)
         self._request_batcher = RequestBatcher(self._tensors, self.outputs, pool.n_threads)
         n_sizes = prod(map(len, options.buckets.sizes.values()))
@@ -157,7 +152,7 @@ class OnnxSession(ArraySession):
         """The graph that would be compiled for these feeds, after all passes."""
         arrays = self._pad_feeds(feeds)
         with self._turns.lock:
-            part = self._binder.bind(_shapes(arrays), arrays)
+            part = self._binder.bind(array_shapes(arrays), arrays)
             scheduled = self._lowering.schedule(require_one_graph(part, self._model.source))
             self.schedule = scheduled.report
             return scheduled.graph
@@ -168,7 +163,7 @@ class OnnxSession(ArraySession):
 
     def executable(self, feeds: FeedsLike) -> Executable:
         """The executable for feeds of these shapes; with formulas where it serves other sizes too."""
-        shapes = _shapes(self._pad_feeds(feeds))
+        shapes = array_shapes(self._pad_feeds(feeds))
         with self._turns.lock:
             stage = None if IS_TOKEN in shapes else self._forms.stage(shapes) or self._new_form(shapes)
             graph = (
@@ -194,15 +189,15 @@ class OnnxSession(ArraySession):
         return tuple({id(runner): runner for runner in every}.values())
 
     def _runner(self, feeds: AllTensors) -> tuple[GraphRunner, AllTensors]:
-        fed = self._padding.pad(feeds, self._padding.fit(shapes_of(self.inputs, feeds)))
-        return self._image(_shapes(fed), fed), fed
+        fed = self._padded(feeds)
+        return self._image_of(fed), fed
 
     def _answer(self, feeds: AllTensors, out: Feeds | None, shapes: Shapes) -> Tensors:
         if self._latest is not None and self._latest[0] == shapes:
             return self._latest[1].walk(feeds, out)
         fit = self._padding.fit(shapes)
         if not fit.padded_dims:
-            image = self._image(_shapes(feeds), feeds)
+            image = self._image_of(feeds)
             if self._has_parts:
                 return copy_shared(image.walk(feeds, out), feeds, out)
             if not self._binder.by_value:
@@ -216,7 +211,7 @@ class OnnxSession(ArraySession):
         profiles: list[Profile] = []
 
         def run(fed: AllTensors, held: Feeds) -> Tensors:
-            made, profile = self._image(_shapes(fed), fed).traced(fed)
+            made, profile = self._image_of(fed).traced(fed)
             profiles.append(profile)
             return made
 
@@ -249,28 +244,30 @@ class OnnxSession(ArraySession):
     def _is_in_parts(self, feeds: AllTensors) -> bool:
         """Whether data-dependent shapes divide the model into several programs, which cannot be batched."""
         if self._has_parts is None:
-            fed = self._padding.pad(feeds, self._padding.fit(shapes_of(self.inputs, feeds)))
-            self._has_parts = bool(self._binder.bind(_shapes(fed), fed).waiting)
+            fed = self._padded(feeds)
+            self._has_parts = bool(self._binder.bind(array_shapes(fed), fed).waiting)
         return self._has_parts
 
     def _run_single(self, feeds: AllTensors) -> Tensors:
-        return self._answer(feeds, None, _shapes(feeds))
+        return self._answer(feeds, None, array_shapes(feeds))
 
     def _run_parallel(self, batches: Sequence[Feeds]) -> list[Tensors]:
-        results = self._parallel.run([(self._image(_shapes(feeds), feeds), feeds) for feeds in batches])
+        results = self._parallel.run([(self._image_of(feeds), feeds) for feeds in batches])
         self._trim()  # more images may have run than are kept
         return results
 
     def _begin_run(self, feeds: Feeds) -> Callable[[], Tensors]:
-        return self._parallel.begin(self._image(_shapes(feeds), feeds), feeds)
+        return self._parallel.begin(self._image_of(feeds), feeds)
 
     def _pad_feeds(self, feeds: FeedsLike) -> AllTensors:
         """The feeds, padded to the sizes that run."""
-        arrays = convert_feeds(self.inputs, feeds)
+        return self._padded(convert_feeds(self.inputs, feeds))
+
+    def _padded(self, arrays: AllTensors) -> AllTensors:
         return self._padding.pad(arrays, self._padding.fit(shapes_of(self.inputs, arrays)))
 
     def _run_exact(self, feeds: AllTensors, out: Feeds | None = None) -> Tensors:
-        return self._image(_shapes(feeds), feeds).walk(feeds, out)
+        return self._image_of(feeds).walk(feeds, out)
 
     def _run_into(self, feeds: AllTensors, held: Feeds) -> Tensors:
         """As `_run_exact`, writing into arrays of an earlier run unless shapes depend on input values."""
@@ -278,11 +275,14 @@ class OnnxSession(ArraySession):
 
     def _run_uncached(self, feeds: AllTensors) -> Tensors:
         """The answer to unpadded feeds; their image is not kept unless it was kept before."""
-        known = self._images.get(self._binder.key(_shapes(feeds), feeds))
-        results = (known or self._compile(_shapes(feeds), feeds)).walk(feeds, None)
+        known = self._images.get(self._binder.key(array_shapes(feeds), feeds))
+        results = (known or self._compile(array_shapes(feeds), feeds)).walk(feeds, None)
         if known is None:
             self._trim()
         return results
+
+    def _image_of(self, feeds: AllTensors) -> GraphRunner:
+        return self._image(array_shapes(feeds), feeds)
 
     def _image(self, shapes: Shapes, feeds: AllTensors) -> GraphRunner:
         """The image for these shapes, compiled now if they are new."""
@@ -396,7 +396,3 @@ class OnnxSession(ArraySession):
 
 def _is_bound(image: GraphRunner) -> bool:
     return isinstance(image.stages.get(GRAPH), SizedStage)
-
-
-def _shapes(feeds: AllTensors) -> Shapes:
-    return {x: array.shape for x, array in feeds.items() if isinstance(array, np.ndarray)}

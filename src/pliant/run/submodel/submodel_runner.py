@@ -55,8 +55,7 @@ class SubmodelRunner:
     memory. `dilation` slows runs down to the emulated device; plans take it into account. `is_steady` limits
     each step of an emulated device to the profile's 95th percentile: at a dilation of 100 the sleeps are so
     long that the caches of this machine are cold afterwards. `n_changes` counts changes of weights in memory
-    or terms, which make earlier plans outdated. `levels_cache` caches the levels, by options and
-    tokens that there is room for.
+    or terms, which make earlier plans outdated. `levels_cache` holds levels by options and tokens.
     """
 
     def __init__(
