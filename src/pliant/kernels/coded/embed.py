@@ -82,7 +82,7 @@ def embed_ir(isa: Isa, formats: EmbedFormats) -> str:
     return module.text()
 
 
-def _sum_rows(f: Function, n: Value, parts: "list[_Part]", row: Value) -> None:
+def _sum_rows(f: Function, n: Value, parts: "list[_TableRow]", row: Value) -> None:
     def visit(span: ColumnSpan, _: list[Value]) -> list[Value]:
         total = parts[0].read(span)
         for part in parts[1:]:
