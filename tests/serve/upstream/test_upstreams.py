@@ -156,16 +156,19 @@ def test_a_node_below_that_does_not_answer_has_one_call_at_a_time() -> None:
 
         router, client = Mock(), Mock(call=call)
         router.next_due_s.return_value = inf
-        router.due.return_value = ()
+        router.take_due_tasks.return_value = ()
         upstreams = Upstreams(router, client, (), "m", None, None, Mock(), Mock(), Limits(), 1)
         running = asyncio.create_task(upstreams.run())
 
         async def tell(wait_s: float) -> None:
             told = CurveAdvert("here", only(Curve(((0, 1.0),))), frozenset(), wait_s=wait_s)
-            n_before, router.due.side_effect = router.due.call_count, [[BroadcastTask(("below",), told)]]
+            n_before, router.take_due_tasks.side_effect = (
+                router.take_due_tasks.call_count,
+                [[BroadcastTask(("below",), told)]],
+            )
             upstreams.changed()
-            await soon(lambda: router.due.call_count > n_before)
-            router.due.side_effect = None
+            await soon(lambda: router.take_due_tasks.call_count > n_before)
+            router.take_due_tasks.side_effect = None
 
         for wait_s in (1.0, 2.0, 3.0):
             await tell(wait_s)
