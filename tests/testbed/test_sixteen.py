@@ -58,7 +58,7 @@ def _whole(
 @pytest.fixture
 def by_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shares are equal; the mode follows from the number of tokens, so that one cluster runs all three."""
-    monkeypatch.setattr("pliant.api.open_cluster.chooser", lambda *asked: _by_tokens)
+    monkeypatch.setattr("pliant.api.open_cluster.make_chooser", lambda *asked: _by_tokens)
 
 
 def _by_tokens(

@@ -46,7 +46,7 @@ SHAPES: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiles also where they do not pay."""
-    monkeypatch.setattr(lower_conv_tiles, "pays", lambda *_, **__: True)
+    monkeypatch.setattr(lower_conv_tiles, "tiles_are_faster", lambda *_, **__: True)
 
 
 def check(
