@@ -17,6 +17,8 @@ SPARE = 1.5
 and batches can form only where there is time to spare: simulated at 1.5 times the capacity, 5 % more requests
 are in time than with 1.0, and at 0.9 times the capacity as many.
 """
+_MOST_PLANS = 64
+"""Maximum number of times that all earlier requests are planned again without one of them."""
 
 
 def excess(waiting: Sequence[QueuedRequest], now_s: float, free_s: Sequence[float], pace: float) -> list[int]:
@@ -25,21 +27,25 @@ def excess(waiting: Sequence[QueuedRequest], now_s: float, free_s: Sequence[floa
     `free_s` are the seconds until each worker is free; a request is expected to take `pace` times its time
     alone on one of them. Among requests that take equally long, the last is refused. Requests without a
     deadline and those with best effort are never refused here, nor those whose bound alone is late already.
+    If the times of a long queue have grown, the first refusals replace longer requests; after these, a
+    request that would be late is refused itself, since planning thousands again would block the event loop.
     """
     is_due = [one.due_s < inf and not one.best_effort and one.is_in_time(now_s) for one in waiting]
     if not any(is_due):
         return []
     planned: list[int] = []
     refused: list[int] = []
-    free = _free_after((), now_s, free_s, pace)
+    n_plans, free = 0, _free_after((), now_s, free_s, pace)
     for i in sorted(range(len(waiting)), key=lambda i: waiting[i].start_s(now_s)):
         planned.append(i)
         while is_due[i] and not waiting[i].is_in_time(free[0]):
-            longest = max((k for k in planned if is_due[k]), key=lambda k: (waiting[k].alone.median_s, k))
+            due = [k for k in planned if is_due[k]] if n_plans < _MOST_PLANS else [i]
+            longest = max(due, key=lambda k: (waiting[k].alone.median_s, k))
             planned.remove(longest)
             refused.append(longest)
             if longest == i:
                 break
+            n_plans += 1
             free = _free_after([waiting[k] for k in planned[:-1]], now_s, free_s, pace)
         else:
             heapreplace(free, free[0] + SPARE * pace * waiting[i].alone.median_s)
