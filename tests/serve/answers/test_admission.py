@@ -164,7 +164,7 @@ class Shouting:
     def refusal(self, one: str, is_contended: bool) -> None:
         return None
 
-    def lateness(self, one: str) -> NodeError:
+    def lateness(self, one: str, alone_s: float) -> NodeError:
         return NodeError(f"{one} would be late", status=503)
 
     def work(self, ones: Sequence[str], is_beside: bool) -> list[str]:

@@ -6,8 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
+from pliant.errors import BudgetError
 from pliant.ir.endpoint import Estimate, Request
 from pliant.ir.reply import Reply
+from pliant.serve.protocol.pending_request import PendingRequest
 from tests.serve.models import Upper
 from tests.serve.nodes import PATIENCE_S, asking, fixed, running
 from tests.serve.test_routing import until
@@ -90,3 +92,28 @@ def test_a_request_is_refused_when_its_deadline_passes_before_its_turn_comes() -
         served.gate.set()
         assert first.result().status_code == 200
     assert b"other" not in served.answered
+
+
+def test_a_waiting_request_whose_floor_is_out_of_reach_is_refused() -> None:
+    """The error was raised instead of returned: it ended the compute thread, and no later request was
+    answered; or the others that were refused with it were never answered."""
+
+    class Unreached(Upper):
+        is_unreached = False
+
+        def estimate(self, request: Request) -> Estimate:
+            if self.is_unreached:
+                raise BudgetError("no level is as accurate as the floor")
+            return super().estimate(request)
+
+    served = Unreached()
+    with running(served) as run:
+        assert run.node is not None
+        local = run.node.local
+        asked = PendingRequest(served.request(served.sample(3)), due_s=local.clock() + 1.0, floor=0.9)
+        served.is_unreached = True
+        for is_contended in (False, True):
+            assert isinstance(local.refusal(asked, is_contended), BudgetError)
+        late = local.lateness(asked, 0.5)
+        assert late.status == 503
+        assert "this one takes 500 ms" in str(late)

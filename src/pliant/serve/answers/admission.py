@@ -38,7 +38,7 @@ class _CallableWorker:
     def refusal(self, one: Callable[[], Any], is_contended: bool) -> None:
         return None
 
-    def lateness(self, one: Callable[[], Any]) -> Exception:
+    def lateness(self, one: Callable[[], Any], alone_s: float) -> Exception:
         raise AssertionError("this work has no deadline")
 
     def work(self, ones: Sequence[Callable[[], Any]], is_beside: bool) -> list[Any]:
@@ -233,7 +233,8 @@ class Admission:
         for item in refused:
             self._dequeue(item)
             del self._items[item]
-        deliver([(item, item.worker.lateness(item.one)) for item in refused])
+        late = [(item, item.worker.lateness(item.one, item.waiting.alone.median_s)) for item in refused]
+        deliver(late)
 
     def _free_s(self, now_s: float) -> list[float]:
         """Expected seconds until each worker is free; see `_busy_s`."""

@@ -133,22 +133,29 @@ class SessionEndpoint:
             self._report_time(pending.length, done.result, done.spent_s)
         return done
 
-    def refusal(self, one: PendingRequest, is_contended: bool) -> NodeError | None:
-        """The refusal of a request that is likely to be late.
+    def refusal(self, one: PendingRequest, is_contended: bool) -> PliantError | None:
+        """The refusal of a request that is likely to be late, or whose floor is out of reach by now.
 
         If others wait that would be in time, a request whose bound is late is refused as well.
         """
         now_s = self.clock()
         left_s = one.left_s(now_s) - self._admission.return_delay.bound_s
-        alone, _ = self._time_alone(one.at(now_s), is_contended)
+        try:
+            alone, _ = self._time_alone(one.at(now_s), is_contended)
+        except PliantError as error:  # levels have changed; raised here, it would end the compute thread
+            return error
         is_late = alone.p95_s > left_s if is_contended else is_hopeless(alone.median_s, alone.p95_s, left_s)
         return self._late_refusal(one, alone.median_s) if is_late and not one.best_effort else None
 
-    def lateness(self, one: PendingRequest) -> NodeError:
+    def lateness(self, one: PendingRequest, alone_s: float) -> NodeError:
         """The refusal of a request that leaves no time for others, or they for it."""
-        backlog_s = self.backlog_s
-        alone, _ = self._time_alone(one.at(self.clock() + backlog_s), is_beside=True)
-        return self._late(one, backlog_s + alone.median_s, "behind the requests that wait")
+        left_s = max(one.left_s(self.clock()), 0.0)
+        why = (
+            f"no answer is in time beside the requests that wait: {left_s * 1e3:.4g} ms are left of the "
+            f"deadline, and this one takes {alone_s * 1e3:.4g} ms of them. Give a longer `deadline_s`, or "
+            "`best_effort`: true for that answer."
+        )
+        return self._late(why, self.backlog_s + alone_s)
 
     def work(self, ones: Sequence[PendingRequest], is_beside: bool = False) -> list[Any]:
         """A reply or an error for each request; if a batch fails, each is run alone."""
@@ -201,15 +208,15 @@ class SessionEndpoint:
 
     def _late_refusal(self, pending: PendingRequest, soonest_s: float) -> NodeError:
         """The refusal (503) of a request whose soonest local answer takes `soonest_s`."""
-        return self._late(pending, soonest_s, "here")
-
-    def _late(self, pending: PendingRequest, soonest_s: float, where: str) -> NodeError:
         left_s = max(pending.left_s(self.clock()), 0.0)
         why = (
             f"no answer is in time: {left_s * 1e3:.4g} ms are left of the deadline after its wait, and the "
-            f"soonest {where} takes {soonest_s * 1e3:.4g} ms. Give a longer `deadline_s`, or `best_effort`: "
+            f"soonest here takes {soonest_s * 1e3:.4g} ms. Give a longer `deadline_s`, or `best_effort`: "
             "true for that answer."
         )
+        return self._late(why, soonest_s)
+
+    def _late(self, why: str, soonest_s: float) -> NodeError:
         error = NodeError(why, 503, max(1, ceil(self.backlog_s)))
         error.__cause__ = DeadlineError(why, soonest_s)
         return error

@@ -46,8 +46,8 @@ class BatchWorker(Protocol):
         """
         ...
 
-    def lateness(self, one: Any) -> Exception:
-        """The error for a request that would be late because of those before it."""
+    def lateness(self, one: Any, alone_s: float) -> Exception:
+        """The error for a request of `alone_s` seconds that the others in the queue leave no time for."""
         ...
 
     def work(self, ones: Sequence[Any], is_beside: bool) -> Sequence[Any]:
