@@ -12,6 +12,7 @@ from pliant.errors import BudgetError, DeadlineError
 from pliant.ir.curve import Curve
 from pliant.ir.endpoint import RESOLUTION, ServiceLevel
 from pliant.route.choice.choose_endpoint import Candidate, Choice, choose, choose_soonest, rank
+from pliant.route.choice.crowding import Crowding
 from pliant.route.choice.objective import ENERGY, TIME, Objective
 from pliant.route.choice.request_terms import Terms
 
@@ -177,3 +178,15 @@ def test_more_time_never_gives_less_accuracy(some: list[Candidate], n: int, dead
         if first is not None:
             assert second is not None
             assert second.option.level.quality >= first.option.level.quality - RESOLUTION - 1e-9
+
+
+def test_of_equal_costs_the_most_accurate_is_taken() -> None:
+    """With a deadline, the first or the least accurate within the resolution was taken: it is no quicker."""
+
+    def level(accuracy: float) -> ServiceLevel:
+        return ServiceLevel(Curve(((0, 3.0),)), accuracy)
+
+    both = [Candidate("a", (level(0.918),)), Candidate("b", (level(0.92),))]
+    one = [Candidate("a", (level(0.918), level(0.92)), crowding=Crowding(0.0, 1.0))]
+    assert choose(5, both, terms=Terms(7.0)).target == "b"
+    assert choose(5, one, terms=Terms(7.0)).option.level.accuracy == 0.92

@@ -183,6 +183,8 @@ def test_a_deadline_takes_the_most_accurate_level_whose_bound_keeps_it() -> None
     assert [picked(5.0, 0.88), picked(2.0, 0.82)] == [2, 1]
     levels.insert(2, ServiceLevel(Curve(((0, 3.0),)), 0.899, Curve(((0, 3.5),))))
     assert [picked(7.0, None), picked(7.0, 0.9), picked(None, None)] == [2, 3, 3]
+    levels[2] = ServiceLevel(levels[3].curve, 0.899, levels[3].bound)
+    assert picked(7.0, None) == 3, "it is as quick"
 
 
 @settings(max_examples=30, deadline=None)

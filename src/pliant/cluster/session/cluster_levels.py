@@ -251,4 +251,5 @@ def pick_level(levels: Sequence[ServiceLevel], request: Request) -> int:
     if not kept:
         return min(able, key=lambda i: levels[i].bound_curve.at(n))
     least = levels[kept[-1]].quality - RESOLUTION - ACCURACY_TOLERANCE
-    return min((i for i in kept if levels[i].quality >= least), key=lambda i: levels[i].curve.at(n))
+    alike = (i for i in reversed(kept) if levels[i].quality >= least)  # equally quick: the most accurate
+    return min(alike, key=lambda i: levels[i].curve.at(n))

@@ -172,6 +172,8 @@ def choose(
 ) -> Choice:
     """Return the candidate and level for length n; among equals the first, e.g. this device (eq. 6).
 
+    Of options of equal cost, the most accurate is taken.
+
     `terms.deadline_s` is the rest of the deadline. If no answer is likely to meet it, the fastest is taken
     with best effort; otherwise raises DeadlineError with that option's time. Raises BudgetError if none
     reaches the floor, RouteError without candidates.
@@ -213,7 +215,7 @@ def _best(n: int, candidates: Sequence[Candidate], objective: Objective, terms: 
     found, late = _allowed(n, candidates, objective, terms)
     if found:
         least = max(one.quality for one in found) - _resolution(terms)
-        best = min((one for one in found if one.quality >= least), key=lambda one: one.cost)
+        best = min((one for one in found if one.quality >= least), key=lambda one: (one.cost, -one.quality))
         return _option(n, best.candidate, best.level, objective, deadline_s)
     if late is not None:
         return _option(n, *late, objective, deadline_s)
@@ -295,7 +297,8 @@ def _fewest_late(
     most_late = min(late for late, *_ in found) + _ALIKE_LOST
     kept = [one for one in found if one[0] <= most_late]
     least = max(quality for _, quality, *_ in kept) - RESOLUTION - ACCURACY_TOLERANCE
-    _, _, _, c, level = min((one for one in kept if one[1] >= least), key=lambda one: one[2])
+    alike = (one for one in kept if one[1] >= least)
+    _, _, _, c, level = min(alike, key=lambda one: (one[2], -one[1]))
     option = _option(n, c, level, objective, deadline_s)
     if c.crowding is None or level.bound is None:
         return option
