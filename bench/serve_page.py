@@ -81,7 +81,9 @@ def replaying(page: SessionPage, rate: int = EVENTS_A_SECOND) -> Iterator[None]:
         start_s, n = time.monotonic(), 0
         while not ends.wait(0.01):
             for _ in range(int((time.monotonic() - start_s) * rate) - n):
-                page.feed.record_reply(Reply({}, "sst2", seconds[n % len(seconds)], None, n % 128, target_s=0.02))
+                page.feed.record_reply(
+                    Reply({}, "sst2", seconds[n % len(seconds)], None, n % 128, target_s=0.02)
+                )
                 n += 1
 
     thread = threading.Thread(target=work)
