@@ -334,3 +334,19 @@ def test_a_shorter_request_takes_the_place_of_a_longer_one_at_once() -> None:
             await first
 
     asyncio.run(run())
+
+
+def test_a_request_that_would_be_refused_displaces_no_other() -> None:
+    """A client whose deadlines leave no time emptied the queue of the others, and was answered never."""
+
+    async def run() -> None:
+        async with busy(2) as (made, first):
+            others = await asked(made, "a", "a")
+            hopeless = QueuedRequest(Timing(4.0, 4.0), due_s=4.5, key="any")
+            with pytest.raises(NodeError, match="the queue is full"):
+                await made.admission.submit(Shouting(), "b", hopeless, "b")
+            made.gate.set()
+            await asyncio.gather(first, *others)
+            assert sorted(made.done) == ["a0", "a1", "first"]
+
+    asyncio.run(run())

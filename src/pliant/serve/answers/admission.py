@@ -55,7 +55,8 @@ class Admission:
 
     At most `queue` items wait; further ones are refused at once, which costs a client less than a late
     answer. If the queue is full, a client may displace the latest item of the client with the most items,
-    if that has at least two more waiting: a single client may fill the queue, two clients get half each.
+    if that has at least two more waiting and the new one can be in time: a single client may fill the queue,
+    two clients get half each.
     """
 
     def __init__(
@@ -129,7 +130,7 @@ class Admission:
         NodeError with status 503 if the queue is full or another client's item displaces it, and the errors
         of the work.
         """
-        if not self._make_room(client):
+        if not self._make_room(client, waiting):
             full = f"the queue is full: {self.n_waiting} requests wait; try again."
             raise self._refusal(full)
         asked_s = self._clock()
@@ -214,11 +215,14 @@ class Admission:
         with self._lock:
             return list(self._waiting)
 
-    def _make_room(self, client: str) -> bool:
+    def _make_room(self, client: str, new: QueuedRequest) -> bool:
         while not self._is_free:
             item = self._displaceable(client)
             if item is None:
                 return False
+            others = [one.waiting for one in self._queued_items() if one is not item]
+            if len(others) in self._excess([*others, new], self._clock()):
+                return False  # it would be refused in the place of the other
             if self._cancel(item):  # else it has just begun: try another one
                 item.is_displaced = True
                 del self._items[item]
@@ -227,18 +231,21 @@ class Admission:
     def _refuse_excess(self, now_s: float) -> None:
         """Refuse those of the waiting items that the others leave no time for; call with the lock held."""
         waiting = list(self._waiting)
-        pace = max(load.pace_each for load in self._loads.values())
-        found = excess([item.waiting for item in waiting], now_s, self._free_s(now_s), pace)
-        refused = [waiting[i] for i in found]
+        refused = [waiting[i] for i in self._excess([item.waiting for item in waiting], now_s)]
         for item in refused:
             self._dequeue(item)
             del self._items[item]
         late = [(item, item.worker.lateness(item.one, item.waiting.alone.median_s)) for item in refused]
         deliver(late)
 
+    def _excess(self, waiting: Sequence[QueuedRequest], now_s: float) -> list[int]:
+        with self._lock:
+            pace = max((load.pace_each for load in self._loads.values()), default=1.0)
+            return excess(waiting, now_s, self._free_s(now_s), pace)
+
     def _free_s(self, now_s: float) -> list[float]:
         """Expected seconds until each worker is free; see `_busy_s`."""
-        n_workers = max(load.n_beside for load in self._loads.values())
+        n_workers = max((load.n_beside for load in self._loads.values()), default=1)
         left_s = [abs(run.begun_s + run.expected_s - now_s) for run in self._runs]
         if any(run.most == 1 for run in self._runs):
             return [sum(left_s)] * n_workers
