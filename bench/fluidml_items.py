@@ -24,7 +24,7 @@ def items(
         ("Algorithm 1 (longest sequence)", _TESTS, "result: held against relaxation"),
         ("Algorithm 2 (all sequences)", _TESTS, "result: every operator in exactly one"),
         ("Algorithm 3 (layouts by programming)", _TESTS, "result: never below the optimum"),
-        ("Algorithm 4 (greedy by size)", "tests/compiler/executable/test_place.py, fluidml_arena.py",
+        ("Algorithm 4 (greedy by size)", "tests/compiler/executable/test_place_tensors.py, fluidml_arena.py",
          f"result: at most {above:.3f} of the optimum or its bound"),
         ("Table 1 (platforms)", "-", "miss: one CPU, named above; Intel and Apple were not at hand"),
         ("Table 2 (latency)", "fluidml_runtimes.py", f"result: {_below(latency, 'onnxruntime [ms]')}"),

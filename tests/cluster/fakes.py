@@ -76,7 +76,7 @@ class Wires:
 
 
 class MemoryControlChannel:
-    """A `Control`; messages arrive on a thread of its own once `start` was called."""
+    """A `ControlChannel`; messages arrive on a thread of its own once `start` was called."""
 
     def __init__(self, name: str, wires: Wires) -> None:
         self.name, self.wires = name, wires

@@ -25,9 +25,9 @@ class Reply(Generic[D]):
     including `waited_s` during which other threads used the session. `target_s` is the requested latency.
     `accuracy` is the expected fraction of right answers, None if it was not measured. `whole_s` is the time
     that the endpoint's best answer would have taken at the same pace. `cut` says why an elastic model may
-    leave out layers or slices: see `plan.submodel.submodel.Cut`. `energy_j` is the energy above idle, in
-    joules, of the device that received the request (of its radio, if another node answered) or of all devices
-    of its cluster, None if it is not metered. `details` holds data specific to the kind of session.
+    leave out layers or slices: see `plan.submodel.submodel.CutReason`. `energy_j` is the energy above idle,
+    in joules, of the device that received the request (of its radio, if another node answered) or of all
+    devices of its cluster, None if it is not metered. `details` holds data specific to the kind of session.
     """
 
     outputs: Mapping[str, Any]

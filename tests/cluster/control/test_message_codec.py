@@ -207,7 +207,7 @@ def test_kinds_that_the_next_version_added_are_ignored_and_no_others() -> None:
         decode(enveloped(["Invented", 1, 2]))
 
 
-@pytest.mark.parametrize("kind", ["Unknown", "Unreadable"])
+@pytest.mark.parametrize("kind", ["UnknownMessage", "UnreadableMessage"])
 def test_what_is_never_sent_is_not_read(kind: str) -> None:
     """They stand for what a messenger made of bytes."""
     with pytest.raises(EnvelopeError, match="invalid message"):

@@ -70,16 +70,16 @@ class SegmentTask:
 
 
 NextTask = Callable[[], SegmentTask | None]
-"""Waits for the next turn; None when the run ends for this member."""
+"""Waits for the next task; None when the run ends for this member."""
 RetryTask = Callable[[LaneError], SegmentTask]
-"""Returns the turn that replaces a failed one, or raises."""
+"""Returns the task that replaces a failed one, or raises."""
 OnNote = Callable[[str, Note], None]
 
 
 @final
 @dataclass(slots=True)
 class RunExecutor:
-    """Runs turns on `lanes` for the member `name`; one run at a time.
+    """Runs segment tasks on `lanes` for the member `name`; one run at a time.
 
     `free_bytes` takes 0.5 ms, so its value is cached for FREE_S. `on_note` is called with the note of each
     received message, on the running thread.
@@ -99,9 +99,9 @@ class RunExecutor:
     _spans: list[StepSpan] = field(default_factory=list)
 
     def run(self, first: SegmentTask, following: NextTask, repeated: RetryTask | None = None) -> None:
-        """Run `first`, then the turn that `following` returns at each boundary.
+        """Run `first`, then the task that `following` returns at each boundary.
 
-        Raises LaneError when a step fails and `repeated` does not replace its turn; the cause is the first
+        Raises LaneError when a step fails and `repeated` does not replace its task; the cause is the first
         failure.
         """
 
@@ -126,7 +126,7 @@ class RunExecutor:
 
     @property
     def task(self) -> SegmentTask | None:
-        """The current turn, or the last one."""
+        """The current task, or the last one."""
         return self._task
 
     @property

@@ -333,14 +333,14 @@ class ClusterWorker:
             while isinstance(message, StopRequest) and message.epoch < first.epoch:
                 message = self._orders.get()
             if isinstance(message, SegmentRequest) and message.epoch == first.epoch:
-                return self._turn(message, self._executor.task)
+                return self._task(message, self._executor.task)
             after.append(message)
             return None
 
         segment = first.segment
         try:
             with self._running:
-                self._executor.run(self._turn(first), following)
+                self._executor.run(self._task(first), following)
             self._n_runs += 1
         except LaneError as error:
             segment = self._executor.number
@@ -359,7 +359,7 @@ class ClusterWorker:
             held = self._plans.get(plan)
         return 0 if held is None else held.n_segments - 2
 
-    def _turn(self, go: SegmentRequest, before: SegmentTask | None = None) -> SegmentTask:
+    def _task(self, go: SegmentRequest, before: SegmentTask | None = None) -> SegmentTask:
         with self._lock:
             held = self._plans.get(go.plan)
         if held is None:

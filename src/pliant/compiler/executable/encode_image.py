@@ -34,7 +34,7 @@ class CallEntry:
     Call.
 
     A kernel that reads indices writes an index out of range to byte `fault` of its arguments
-    (kernels/move/index.py).
+    (kernels/move/index_gather.py).
     """
 
     kernel: str

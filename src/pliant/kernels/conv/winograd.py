@@ -30,7 +30,7 @@ _DEPTH_BLOCK = 256
 
 
 class WinogradArgs(ctypes.Structure):
-    """y = activation(conv(x, w) + bias + residual); `weights` in the format of winograd_form.pack.
+    """y = activation(conv(x, w) + bias + residual); `weights` in the format of winograd_matrices.pack.
 
     `tiles` of an image are in rows of `tiles_w`; a unit has `unit_tiles` of them and `unit_panels`.
     `residual` may be null unless the form has one.

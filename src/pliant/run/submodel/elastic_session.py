@@ -59,7 +59,7 @@ class ElasticSession(TextSession[ElasticDetails]):
     A call is answered under the session's target or its own, by plans that adapt to the times of the latest
     answers unless `options.adapts` is off. A `Request` is answered by the plan that `LevelSelector.pick`
     chooses for its deadline and its accuracy floor (`trade`), over the same buffer. Open a session that
-    serves only requests with the target `WHOLE_S`, for the best answers.
+    serves only requests with the target `NO_TARGET_S`, for the best answers.
     """
 
     platform = "pliant_session"

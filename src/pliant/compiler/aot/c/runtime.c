@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* As kernels/walker.py lays them out. */
+/* As kernels/runtime/walker.py lays them out. */
 struct entry { void (*kernel)(void *, int64_t, int64_t, void *); void *arguments; int64_t n_units, grain; };
 struct slot { int64_t ticket, limit, pad[6]; };
 struct context {
@@ -34,7 +34,7 @@ enum space { ARENA, WEIGHTS, INPUT, OUTPUT };
 struct address { uint32_t at; uint16_t space, index; uint64_t offset; };
 struct row { uint32_t kernel, arguments; int64_t n_units, grain; };
 struct copy { uint16_t output, space, index; uint64_t offset; };
-struct fault { int64_t dim, index; }; /* as kernels/index.py lays it out */
+struct fault { int64_t dim, index; }; /* as kernels/move/index_gather.py lays it out */
 
 $tables
 

@@ -76,7 +76,7 @@ struct word_table { struct file file; uint64_t rows, row_bytes, hashes; };
 int words_read(const struct word_table *table, int file, const int32_t *ids, uint32_t n, unsigned char *to,
                struct pliant_error *error);
 
-/* Text. `tables` is a file of aot/text_tables.py; the offsets are into it. */
+/* Text. `tables` is a file of aot/model/text_tables.py; the offsets are into it. */
 struct added;
 struct text_model {
     struct file file;
