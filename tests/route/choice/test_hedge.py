@@ -111,3 +111,13 @@ def test_what_is_overdue_is_joined_by_another_that_can_still_be_in_time(
         return
     assert work_s <= after_s <= min(bound_s, latest_s)
     assert chance(work_s, bound_s, after_s) >= 0.75
+
+
+def test_a_late_turn_is_left_at_once_for_an_answer_at_the_edge_of_the_resolution() -> None:
+    """0.753 - 0.0025 > 0.7505 in floating point: the choice counted these as equal, the move did not."""
+
+    def only(name: str, accuracy: float) -> Choice:
+        return choose(1, [Candidate(name, (ServiceLevel(Curve(((0, 1.0),)), accuracy),))])
+
+    assert spare_s(only(LOCAL, 0.753), only("other", 0.7505), Terms(10.0)) == 0.0
+    assert spare_s(only(LOCAL, 0.753), only("other", 0.7504), Terms(10.0)) > 0.0

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pliant.ir.endpoint import RESOLUTION
+from pliant.ir.endpoint import ACCURACY_TOLERANCE, RESOLUTION
 from pliant.ir.times.timing import chance
 from pliant.route.choice.choose_endpoint import Candidate, Choice, choose_soonest
 from pliant.route.choice.request_terms import Terms
@@ -62,7 +62,8 @@ def spare_s(choice: Choice, other: Choice, terms: Terms) -> float:
     """
     if terms.deadline_s is None:
         return 0.0
-    is_as_good = other.option.level.quality >= choice.option.level.quality - RESOLUTION
+    least = choice.option.level.quality - RESOLUTION - ACCURACY_TOLERANCE
+    is_as_good = other.option.level.quality >= least
     return (
         0.0 if is_as_good and other.option.bound_s <= terms.deadline_s else _latest_s(terms.deadline_s, other)
     )
