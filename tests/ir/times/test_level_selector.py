@@ -110,6 +110,9 @@ def test_with_a_floor_alone_time_counts_and_else_accuracy() -> None:
     alike = LevelSelector([one("middle", 0.918, 0.02), one("whole", 0.92, 0.04)])
     assert [alike.pick(5).level.key, alike.pick(5, 0.0, 1.0).level.key] == ["whole", "middle"]
     assert alike.pick(5, 0.919, 1.0).level.key == "whole", "a floor is never rounded"
+    whole = Level(0, 10, "whole", 0.92, 0.92, (Timing(0.04, 0.04), Timing(0.08, 0.08)))
+    as_quick = LevelSelector([one("middle", 0.918, 0.04), whole])
+    assert as_quick.pick(0, 0.0, 1.0).level.key == "whole", "it takes no longer"
     late = trade.pick(5, 0.9, 0.03)
     assert (late.level.key, late.is_met) == ("whole", False)
 

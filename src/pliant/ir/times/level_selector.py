@@ -165,7 +165,7 @@ class LevelSelector:
             if level.rank < least_rank:
                 break
             time = self.bound.correct(level.at(n))
-            if is_in_time(time.p95_s, deadline_s) and (best is None or time.median_s <= best.time.median_s):
+            if is_in_time(time.p95_s, deadline_s) and (best is None or time.median_s < best.time.median_s):
                 if best is None:
                     least_rank = level.rank - RESOLUTION - ACCURACY_TOLERANCE
                 best = LevelChoice(level, time, True)
