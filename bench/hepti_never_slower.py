@@ -178,7 +178,7 @@ class _Bench:
         return predict(spec, partition, topology)
 
     def _settled(self, solved: Prediction) -> Prediction:
-        """The plan after some runs updated the picture, by the rules of `steer`."""
+        """The plan after some runs updated the topology, by the rules of `adapt`."""
         margins = Margins()
         for _ in range(_LOOKS):
             run = self.rig.run(solved.partition)

@@ -1,10 +1,10 @@
 """Guard: which epochs, plans and verdicts a fixed list of faults leads to, and that every answer is right.
 
-Protects `RunLeader`, `Primary`, `ClusterWorker`, `RunExecutor`, `judge` and the in-memory engine: moving or
-renaming code must not change the golden file of this guard. A run has one fault or two, drawn from a seed.
-Each strikes when the primary has begun a layer that its victim has not: the victim waits for that, so that no
-timing decides which segment is repeated. Waits for messages are long, and only a silence takes time. Real
-processes, sockets and faults at any moment are tested in `tests/cluster/test_faults.py`.
+Protects `RunLeader`, `Primary`, `ClusterWorker`, `RunExecutor`, `attribute_faults` and the in-memory engine:
+moving or renaming code must not change the golden file of this guard. A run has one fault or two, drawn from
+a seed. Each strikes when the primary has begun a layer that its victim has not: the victim waits for that, so
+that no timing decides which segment is repeated. Waits for messages are long, and only a silence takes time.
+Real processes, sockets and faults at any moment are tested in `tests/cluster/test_faults.py`.
 
 Who is left out after lost messages depends on who gives up first, so that of those only the answers are
 checked. Update with `pytest tests/guards/test_cluster_faults.py --update-golden`, and say in the commit

@@ -71,7 +71,7 @@ def test_eval_names_what_an_actor_could_not_do(cluster: Path) -> None:
     done = CliRunner().invoke(app, ["eval", "sst2", str(table), "--actors", "2"])
     assert (done.exit_code, done.stderr) == (
         1,
-        "pliant: --actors are Ray's: add --on ray, or leave it out.\n",
+        "pliant: --actors needs --on ray: add it, or leave --actors out.\n",
     )
 
 

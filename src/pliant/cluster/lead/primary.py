@@ -1,6 +1,6 @@
 """The primary's side of control messages: admission of members, their reports, faults.
 
-Leads no runs (see `lead`) and makes no decisions about partitions (see `steer`).
+Leads no runs (see `lead_run`) and makes no decisions about partitions (see `adaptive_planner`).
 """
 
 import time

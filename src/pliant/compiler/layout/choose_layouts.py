@@ -23,7 +23,7 @@ tend to be those measured too low.
 class LayoutSchedule:
     """A layout for every edge, a form for every operator, and the predicted time.
 
-    `default_s` is the time of the default layouts. `candidates` counts the layouts of all edges together.
+    `default_s` is the time of the default layouts. `n_candidates` counts the layouts of all edges together.
     """
 
     layouts: dict[str, Layout]

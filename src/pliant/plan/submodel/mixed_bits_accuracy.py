@@ -25,8 +25,8 @@ class MixedBitsAccuracy:
     def at(self, layers: Sequence[Partition]) -> float | None:
         """Return the expected fraction of right answers if each layer runs by a partition, with its bits.
 
-        Determined as for a submodel in mixed bits (`Planner.expected`), from its layers and heads; None if it
-        was not measured.
+        Determined as for a submodel in mixed bits (`SubmodelPlanner.expected_accuracy`), from its layers and
+        heads; None if it was not measured.
         """
         bits = [one.bits[i] if one.bits else self.full_bits for i, one in enumerate(layers)]
         return self._at(bits, layers[0].n_heads)

@@ -35,8 +35,8 @@ from pliant.run.graph.array_stage import ExecutableStage, open_image
 
 ScheduleKind = Literal["static", "none", "paper", "exact"]
 """`static` puts channels last around convolutions, adds gaps between rows that would map to the same cache
-sets, and measures nothing; the others are choose.Kind. `paper` and `exact` add such gaps where they chose
-none.
+sets, and measures nothing; the others are of `LayoutMethod`. `paper` and `exact` add such gaps where they
+chose none.
 """
 
 _INDEXING = ("Gather", "GatherElements", "GatherND", "Scatter", "ScatterElements", "ScatterND")

@@ -60,7 +60,7 @@ class AnswerEnergy:
         return replace(reply, energy_j=max(joules, 0.0))
 
     def measure_batch(self, answers: Callable[[], list[Reply[Any]]]) -> list[Reply[Any]]:
-        """Like `counted` for a batch: each reply gets a part of the joules in proportion to its length."""
+        """Like `measure` for a batch: each reply gets a part of the joules in proportion to its length."""
         replies: list[Reply[Any]] = []
 
         def first() -> Reply[Any]:

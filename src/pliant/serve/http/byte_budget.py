@@ -33,7 +33,7 @@ class ByteBudget:
         """The number of bytes held now."""
 
     def take(self, holder: BufferHolder, n_bytes: int) -> bool:
-        """Take `n_bytes` more for `holder`, which is evictable until it is `kept`.
+        """Take `n_bytes` more for `holder`, which is evictable until `keep` is called.
 
         Returns False, and takes nothing, if others cannot make room or `holder` would be evicted first.
         """
