@@ -13,6 +13,7 @@ from functools import partial
 from http.client import HTTPConnection, HTTPException
 from math import inf
 from queue import Empty, LifoQueue
+from threading import Event
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -36,6 +37,7 @@ from slo_rig import GATEWAY, LOCAL, MODEL, PORT, SILENCE_S, Bed, headers, infer_
 _PATIENCE_S = 120.0
 _WARM = ("a film .", "it 's a charming and often affecting journey for a while , and then rather less so")
 _N_WARM, _N_ENDS = 6, 20
+_LOOK_S = 1.0  # as a node does
 _WARM_DEADLINE_S = 1.0
 """Long enough for any level of the cluster, so that the quickest of the equally accurate ones is warm too."""
 _STALE_S = 1.0
@@ -55,8 +57,21 @@ def cluster_alone(bed: Bed) -> Iterator[Ask]:
     """The cluster's session on any available members, asked as `local_alone` is: the whole model, or a
     submodel that keeps the deadline and the floor.
     """
-    with open_cluster(bed) as session, _in_turn(_answer_in_time(session, "cluster")) as ask:
-        yield ask
+    with open_cluster(bed) as session, ThreadPoolExecutor(1) as looking:
+        closing = Event()
+        follower = looking.submit(_follow_cluster, session, closing)
+        try:
+            with _in_turn(_answer_in_time(session, "cluster")) as ask:
+                yield ask
+        finally:
+            closing.set()
+            follower.result()
+
+
+def _follow_cluster(session: Any, closing: Event) -> None:
+    """Predict times again for changed workers at intervals."""
+    while not closing.wait(_LOOK_S):
+        session.look_again()
 
 
 @contextmanager
