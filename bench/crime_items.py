@@ -32,7 +32,7 @@ def items(found: Mapping[str, Any]) -> list[dict[str, str]]:
         ("Figure 4 (a node's model)", "src/pliant/route/router.py", "result: tests/route/test_router.py"),
         (
             "Figure 5 (curves on the way down)",
-            "tests/ir/times/test_time_curve.py",
+            "tests/route/test_advert_cache.py",
             "result: the least of the curves, exact at every integer length",
         ),
         ("Eq. 3 to 7 (decision)", "crime_decide.py", "result: [crime.decide]"),

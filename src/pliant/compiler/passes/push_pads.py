@@ -1,8 +1,8 @@
 """Pass `pads`: move a Pad that views read in front of the transposes before it.
 
 Contract: the same elements; no more transposes than before. A transpose between a product and its input is a
-view (see `views`), unless a Pad follows it: an exporter's unfold pads a transposed image and gathers windows
-from it. If the image is padded first, these windows are views as well.
+view (see `rewrite/trace_views.py`), unless a Pad follows it: an exporter's unfold pads a transposed image and
+gathers windows from it. If the image is padded first, these windows are views as well.
 """
 
 from collections.abc import Iterator, Sequence
