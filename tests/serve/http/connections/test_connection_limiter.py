@@ -83,7 +83,10 @@ def test_a_request_that_is_answered_is_never_closed_and_others_may_ask_for_healt
 
 @given(
     st.lists(
-        st.tuples(st.sampled_from("abc"), st.sampled_from(["enter", "reads", "works", "waits", "leave"]))
+        st.tuples(
+            st.sampled_from("abc"),
+            st.sampled_from(["enter", "mark_reading", "mark_busy", "mark_idle", "leave"]),
+        )
     )
 )
 def test_the_bounds_hold_whatever_happens(events: list[tuple[str, str]]) -> None:
