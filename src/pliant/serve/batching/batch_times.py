@@ -5,7 +5,7 @@ from typing import final
 from pliant.ir.times.bounds import AdaptiveBound
 from pliant.ir.times.timing import Timing
 
-_KEPT = 0.98
+_KEPT = 0.95
 """Fraction of batches within the bound. The plan of the queue has time to spare besides
 (`overload.SPARE`), so that 99 of 100 requests are in time."""
 _SHORT = 16

@@ -5,13 +5,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import final
 
-_WINDOW, _KEPT = 256, 0.98
+_WINDOW, _KEPT = 256, 0.95
 _LATELY_S = 10.0
 
 
 @final
 class ReturnDelay:
-    """Of the last 256 answers within 10 s, 98 % came back within `bound_s`.
+    """Of the last 256 answers within 10 s, 95 % came back within `bound_s`.
 
     Without the time limit, a rarely used node would refuse requests because of a delay long ago. The way to
     the thread does not count: over HTTP a deadline starts when its request arrived
