@@ -271,7 +271,8 @@ def test_an_upstream_that_hangs_is_hedged_for_who_left_a_queue_for_it_too() -> N
 
 def test_no_more_leave_a_queue_at_once_than_another_endpoint_can_answer_in_time() -> None:
     """All that were late at the same moment went there, as none saw the others: most were late there too."""
-    local, cluster = Held("@local", 1e-3), Held("@cluster", DEADLINE_S / 2.5)
+    local, cluster = Held("@local", 1e-3), Held("@cluster", DEADLINE_S / 2.75)
+    # two are in time there even if the first is planned with 1.5 times its time, as it has not begun yet
     local.gate.clear()
     cluster.gate.clear()
     made = dispatcher(Above(_fails), local=local, cluster=cluster)
@@ -289,7 +290,7 @@ def test_no_more_leave_a_queue_at_once_than_another_endpoint_can_answer_in_time(
         await asyncio.gather(first, *others)
         return n_waiting
 
-    assert _ended(made, run()) in (4, 5), "one or two leave: the third would be late there"
+    assert _ended(made, run()) == 4, "two leave: the third would be late there"
 
 
 def test_an_answer_that_begins_as_it_is_called_off_counts_where_the_other_fails() -> None:
