@@ -4,7 +4,10 @@ What this CPU lacks runs through its portable lowering. Other architectures' row
 (`scripts/arm`) and in tests/compiler/test_neon.py.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+
+import pytest
 
 from pliant import system
 from pliant.kernels.emit.isa import (
@@ -25,6 +28,7 @@ from pliant.kernels.emit.isa import (
     is_runnable,
     to_portable,
 )
+from pliant.kernels.runtime.jit import Library
 from pliant.models.encoder.encoder_graph import ComputeDtype
 from tests.kernels.tiles.amx_trap import missing
 
@@ -64,3 +68,22 @@ def integer_name(isa: Isa) -> str:
     """A row's name where its integer products matter."""
     how = " emulated" if isa.is_portable else ""
     return f"{isa.name}{isa.features}{' tiles' if isa.has_tiles else ''}{how}"
+
+
+def isa_fixtures(rows: Sequence[Isa], ids: Callable[[Isa], str] = integer_name) -> tuple[object, object]:
+    """The fixtures `isa` and `library` of a module whose tests run on each of `rows`.
+
+    The module needs both: pytest would give a `library` of tests/kernels/conftest.py that another module's
+    rows left.
+    """
+
+    @pytest.fixture(scope="session", params=rows, ids=ids)
+    def isa(request: pytest.FixtureRequest) -> Isa:
+        found: Isa = request.param
+        return found
+
+    @pytest.fixture(scope="session")
+    def library(isa: Isa, library_of: Callable[[Isa], Library]) -> Library:
+        return library_of(isa)
+
+    return isa, library

@@ -8,19 +8,15 @@ import pytest
 from pliant.kernels.emit.isa import Isa
 from pliant.kernels.runtime.jit import Library
 from tests.kernels.tiles.amx_trap import library_of as tiles_library
-from tests.rows import ROWS
+from tests.rows import ROWS, isa_fixtures
+
+isa, library = isa_fixtures(ROWS, ids=lambda isa: isa.name)
 
 
 @pytest.fixture(scope="session")
 def kernel_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One cache for the session, so that no kernel is compiled twice."""
     return tmp_path_factory.mktemp("kernels")
-
-
-@pytest.fixture(scope="session", params=ROWS, ids=lambda isa: isa.name)
-def isa(request: pytest.FixtureRequest) -> Isa:
-    found: Isa = request.param
-    return found
 
 
 @pytest.fixture(scope="session")
@@ -34,8 +30,3 @@ def library_of(kernel_cache: Path) -> Callable[[Isa], Library]:
         return made[isa]
 
     return library
-
-
-@pytest.fixture(scope="session")
-def library(isa: Isa, library_of: Callable[[Isa], Library]) -> Library:
-    return library_of(isa)

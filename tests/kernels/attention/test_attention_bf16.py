@@ -16,22 +16,12 @@ from tests.kernels.attention.test_attention import MASKS, attend, check_masked
 from tests.kernels.kernel_call import floats
 from tests.kernels.spills import inner_loops, spills
 from tests.kernels.tiles.amx_trap import Executed, Trap
-from tests.rows import TILE_ROWS, integer_name
+from tests.rows import TILE_ROWS, isa_fixtures
+
+isa, library = isa_fixtures(TILE_ROWS)
 
 # A score errs by 2**-16 of its terms at most, and by a few 1e-6 of its size; weights by as much as it.
 TOLERANCE = 1e-4
-
-
-@pytest.fixture(scope="session", params=TILE_ROWS, ids=integer_name)
-def isa(request: pytest.FixtureRequest) -> Isa:
-    """AMX, by whatever runs it here, and its portable lowering."""
-    found: Isa = request.param
-    return found
-
-
-@pytest.fixture(scope="session")
-def library(isa: Isa, library_of: Callable[[Isa], Library]) -> Library:
-    return library_of(isa)
 
 
 @pytest.mark.parametrize("tokens", [8, 9, 15, 16, 17, 31, 32, 33, 49, 130])

@@ -10,13 +10,9 @@ from pliant.kernels.runtime.jit import Library, compile_modules
 from tests.kernels import reference
 from tests.kernels.coded_matrices import Coded, coded
 from tests.kernels.kernel_call import address, call, floats, guarded
-from tests.rows import CODED_ROWS, integer_name
+from tests.rows import CODED_ROWS, isa_fixtures
 
-
-@pytest.fixture(scope="session", params=CODED_ROWS, ids=integer_name)
-def isa(request: pytest.FixtureRequest) -> Isa:
-    found: Isa = request.param
-    return found
+isa, library = isa_fixtures(CODED_ROWS)
 
 
 ALL = (1, 2, 3, 4, 5, 6, F16, BF16, F32)

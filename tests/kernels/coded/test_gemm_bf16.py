@@ -1,7 +1,5 @@
 """The bfloat16 GEMM against float64 on the same rounded numbers: bits, segments, rows, tails, epilogues."""
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 
@@ -15,29 +13,17 @@ from pliant.kernels.coded.gemm_bf16 import (
     units_bf16,
 )
 from pliant.kernels.coded.round_bf16 import RoundBf16Args, round_bf16_ir
-from pliant.kernels.emit.isa import Isa
 from pliant.kernels.runtime.aligned_memory import aligned_bytes
 from pliant.kernels.runtime.jit import Library
 from tests.kernels import reference
 from tests.kernels.coded_matrices import Coded, coded
 from tests.kernels.kernel_call import address, call, floats, guarded
-from tests.rows import BF16_ROWS, integer_name
+from tests.rows import BF16_ROWS, isa_fixtures
+
+isa, library = isa_fixtures(BF16_ROWS)
 
 ALL = (1, 2, 3, 4, 5, 6, F16, BF16, BF16_PAIRS, F32)
 ULP = 2.0**-23
-
-
-@pytest.fixture(scope="session", params=BF16_ROWS, ids=integer_name)
-def isa(request: pytest.FixtureRequest) -> Isa:
-    """Rows that multiply bfloat16."""
-    found: Isa = request.param
-    return found
-
-
-@pytest.fixture(scope="session")
-def library(isa: Isa, library_of: Callable[[Isa], Library]) -> Library:
-    """Of this module's rows: pytest would give the one that another module's rows left."""
-    return library_of(isa)
 
 
 def nearest(x: np.ndarray) -> np.ndarray:

@@ -22,17 +22,12 @@ from pliant.kernels.runtime.aligned_memory import aligned_bytes
 from pliant.kernels.runtime.jit import Library
 from tests.kernels import reference
 from tests.kernels.kernel_call import address, call, floats, guarded
-from tests.rows import INTEGER_ROWS, integer_name
+from tests.rows import INTEGER_ROWS, integer_name, isa_fixtures
+
+isa, library = isa_fixtures(INTEGER_ROWS)
 
 ROUNDED_ONCE = {"rtol": 4 * 2.0**-24, "atol": 0.0}
 """Whole sums below 2**24 are exact in float32; a product with steps of powers of two as well."""
-
-
-@pytest.fixture(scope="session", params=INTEGER_ROWS, ids=integer_name)
-def isa(request: pytest.FixtureRequest) -> Isa:
-    """Also rows whose bytes are multiplied at once, through their portable lowering where need be."""
-    found: Isa = request.param
-    return found
 
 
 def draw(isa: Isa, rows: int, depth: int, columns: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -18,7 +18,9 @@ from pliant.kernels.runtime.jit import Library
 from tests.kernels import reference
 from tests.kernels.coded_matrices import Coded, codebooks, coded
 from tests.kernels.kernel_call import address, call, floats, guarded
-from tests.rows import INTEGER_ROWS, integer_name
+from tests.rows import INTEGER_ROWS, integer_name, isa_fixtures
+
+isa, library = isa_fixtures(INTEGER_ROWS)
 
 ALL = (1, 2, 3, 4, 5, 6, F16, BF16, F32)
 
@@ -115,13 +117,6 @@ def steps(isa: Isa, matrix: Coded) -> np.ndarray:
 def integers(isa: Isa, rows: int, depth: int, seed: int = 0) -> np.ndarray:
     most = int8_form(isa).activation
     return np.random.default_rng(seed).integers(-most, most + 1, (rows, depth))
-
-
-@pytest.fixture(scope="session", params=INTEGER_ROWS, ids=integer_name)
-def isa(request: pytest.FixtureRequest) -> Isa:
-    """Also rows whose bytes are multiplied at once, through their portable lowering where need be."""
-    found: Isa = request.param
-    return found
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 5, 6, 7, 11, 12, 13, 25, 512])

@@ -1,6 +1,5 @@
 """Float32 products as sums of bfloat16 ones, against float64: bits, rows, columns, depths, epilogues."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -8,7 +7,6 @@ import pytest
 
 from pliant.kernels.coded.gemm import ACTIVATIONS
 from pliant.kernels.coded.gemm_args import BF16, BF16_PAIRS, F16, F32
-from pliant.kernels.emit.isa import Isa
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.tiles.gemm_split import (
     SplitRowsArgs,
@@ -20,24 +18,14 @@ from pliant.kernels.tiles.gemm_split import (
 from tests.kernels import reference
 from tests.kernels.coded_matrices import Coded, coded
 from tests.kernels.kernel_call import address, call, floats, guarded
-from tests.rows import TILE_ROWS, integer_name
+from tests.rows import TILE_ROWS, isa_fixtures
+
+isa, library = isa_fixtures(TILE_ROWS)
 
 ALL = (1, 2, 3, 4, 5, 6, F16, BF16, BF16_PAIRS, F32)
 # A number less the two that stand for it is at most 2**-17 of it, the product of the lower parts 2**-16.
 SPLIT_ERROR = 2.0**-15
 ULP = 2.0**-23
-
-
-@pytest.fixture(scope="session", params=TILE_ROWS, ids=integer_name)
-def isa(request: pytest.FixtureRequest) -> Isa:
-    """AMX, by whatever runs it here, and its portable lowering."""
-    found: Isa = request.param
-    return found
-
-
-@pytest.fixture(scope="session")
-def library(isa: Isa, library_of: Callable[[Isa], Library]) -> Library:
-    return library_of(isa)
 
 
 def split(library: Library, a: np.ndarray, depth: int) -> np.ndarray:

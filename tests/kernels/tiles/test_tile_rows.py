@@ -30,7 +30,9 @@ from pliant.kernels.tiles.tile_rows import (
 from tests.kernels.kernel_call import KERNEL, address
 from tests.kernels.spills import inner_loops
 from tests.kernels.tiles.amx_trap import Executed, Trap
-from tests.rows import TILE_ROWS, integer_name
+from tests.rows import TILE_ROWS, isa_fixtures
+
+isa, library = isa_fixtures(TILE_ROWS)
 
 KINDS: tuple[TileKind, ...] = ("int8", "bf16")
 
@@ -62,18 +64,6 @@ def product_ir(isa: Isa, kind: TileKind, groups: int, parts: int, in_blocks: boo
             multiply_rows(f, kind, config, left, columns, sums, n_rows, words, is_first, parts)
         release_tiles(f, config)
     return module.text()
-
-
-@pytest.fixture(scope="session", params=TILE_ROWS, ids=integer_name)
-def isa(request: pytest.FixtureRequest) -> Isa:
-    """AMX, by whatever runs it here, and its portable lowering."""
-    found: Isa = request.param
-    return found
-
-
-@pytest.fixture(scope="session")
-def library(isa: Isa, library_of: Callable[[Isa], Library]) -> Library:
-    return library_of(isa)
 
 
 def aligned(array: np.ndarray) -> np.ndarray:
