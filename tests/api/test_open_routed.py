@@ -33,7 +33,7 @@ from tests.cluster.coded import small_store
 from tests.cluster.processes import PATIENT, WAIT_S, workers
 from tests.cluster.test_clustered import write_key
 from tests.multicast import multicast as multicast
-from tests.serve.answers.test_dispatch import DEADLINE_S, LONG_S
+from tests.serve.answers.dispatch_fakes import DEADLINE_S, LONG_S
 from tests.serve.conftest import patience as patience
 from tests.serve.models import Fake, Upper
 from tests.serve.node.test_peers import OPERATOR, peers

@@ -18,7 +18,7 @@ from pliant.run.session.session import Session
 from tests.combined.crowd import crowd
 from tests.conformance.array_kinds import SYMBOLIC
 from tests.recurrent_models import torchs_answer
-from tests.serve.http.connections.test_http_connection import connect
+from tests.serve.http.connections.raw_sockets import connect
 from tests.serve.nodes import PATIENCE_S, Running, running
 from tests.serve.test_routing import metric, until
 

@@ -19,17 +19,8 @@ from pliant.errors import InputError
 from pliant.serve.http.connections.http_connection import protocol_factory
 from pliant.serve.http.connections.server import fit_descriptors
 from pliant.serve.http.limits import Limits
-from tests.serve.http.connections.test_http_connection import (
-    LIMITS,
-    LIVE,
-    Timers,
-    a_transport,
-    answered,
-    answers,
-    connect,
-    said,
-    until_closed,
-)
+from tests.serve.http.connections.connection_timers import Timers, a_transport, answered
+from tests.serve.http.connections.raw_sockets import LIMITS, LIVE, answers, connect, said, until_closed
 from tests.serve.models import Echo, Upper
 from tests.serve.nodes import PATIENCE_S, Running, asking, running
 from tests.serve.test_routing import metric, until

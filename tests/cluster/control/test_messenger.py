@@ -1,17 +1,10 @@
-"""Control messages and silence between members in this process, and others that are killed or stopped."""
+"""Control messages and silence between members of one process."""
 
 import os
 import queue
 import re
-import signal
-import subprocess
-import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
-from pathlib import Path
-from queue import Empty, Queue
+from collections.abc import Callable
 
 import pytest
 
@@ -24,81 +17,16 @@ from pliant.cluster.control.messages import (
     SegmentFailure,
     UnreadableMessage,
 )
-from pliant.cluster.control.messenger import Messenger
-from pliant.cluster.net.key import Key, make_key, new_key
+from pliant.cluster.net.key import new_key
 from pliant.cluster.watch.peer_roster import MAX_PEERS
 from pliant.errors import ClusterError, PeerLostError
 from pliant.ir.envelope import LIMIT_BYTES, VERSION, Envelope
 from pliant.ir.envelope import encode as encode_envelope
+from tests.cluster.control.messengers import PATIENT_S, Member, soon
+from tests.cluster.control.messengers import pair as pair
+from tests.cluster.control.messengers import start as start
 from tests.cluster.hostile import stranger
 from tests.cluster.ports import unused_ports
-
-PATIENT_S = 60.0
-
-Event = tuple[str, str, AnyMessage | None]
-
-
-class Member:
-    """A messenger and what it reported, in order."""
-
-    def __init__(
-        self,
-        name: str,
-        key: Key,
-        listen: str | None = None,
-        silence_s: float = 10.0,
-        on_message: Callable[[str, AnyMessage], None] | None = None,
-    ) -> None:
-        self.events: Queue[Event] = Queue()
-        self.messenger = Messenger(
-            name,
-            key,
-            listen,
-            on_message=on_message or (lambda peer, message: self.events.put(("said", peer, message))),
-            on_silence=lambda peer: self.events.put(("silent", peer, None)),
-            on_peer=lambda peer: self.events.put(("came", peer, None)),
-            silence_s=silence_s,
-        )
-
-    def until(self, what: str, peer: str) -> AnyMessage | None:
-        """Wait for that event, over others."""
-        while True:
-            event = self.events.get(timeout=PATIENT_S)
-            if event[:2] == (what, peer):
-                return event[2]
-
-
-def _soon(is_so: Callable[[], bool]) -> None:
-    """Wait until it is so."""
-    until_s = time.monotonic() + PATIENT_S
-    while not is_so():
-        assert time.monotonic() < until_s
-        threading.Event().wait(0.02)
-
-
-@pytest.fixture
-def start() -> Iterator[Callable[..., Member]]:
-    with ExitStack() as stack:
-
-        def member(*args: object, **options: object) -> Member:
-            made = Member(*args, **options)  # type: ignore[arg-type]
-            stack.enter_context(made.messenger)
-            return made
-
-        yield member
-
-
-@pytest.fixture
-def pair(start: Callable[..., Member]) -> tuple[Member, Member]:
-    """One that listens and one that knocked, each heard by the other."""
-    key = new_key()
-    ada = start("ada", key, "127.0.0.1:0")
-    bob = start("bob", key)
-    assert ada.messenger.address is not None
-    bob.messenger.connect(ada.messenger.address)
-    ada.until("came", "bob")
-    bob.until("came", "ada")
-    return ada, bob
 
 
 def test_messages_go_both_ways_whole_and_in_order(pair: tuple[Member, Member]) -> None:
@@ -157,7 +85,7 @@ def test_a_wrong_key_is_never_heard_and_says_so(start: Callable[..., Member]) ->
     ada = start("ada", new_key(), "127.0.0.1:0")
     eve = start("eve", new_key())
     eve.messenger.connect(ada.messenger.address)
-    _soon(lambda: any("another cluster key" in p for p in eve.messenger.problems))
+    soon(lambda: any("another cluster key" in p for p in eve.messenger.problems))
     assert ada.messenger.peers == ()
     assert eve.messenger.peers == ()
     assert ada.events.empty()
@@ -172,7 +100,7 @@ def test_two_of_one_name_do_not_answer_for_each_other(start: Callable[..., Membe
     ada.until("came", "bob")
     first.until("came", "ada")
     second.messenger.connect(ada.messenger.address)
-    _soon(lambda: any("there is another 'bob' already" in p for p in second.messenger.problems))
+    soon(lambda: any("there is another 'bob' already" in p for p in second.messenger.problems))
     assert second.messenger.peers == ()
     assert any("there is another 'bob' already" in p for p in ada.messenger.problems)
     first.messenger.send("ada", JoinRefusal("it is me"))
@@ -265,7 +193,7 @@ def test_floods_of_names_and_garbage_leave_others_heard_and_little_behind(
                 socket.send(garbage[number % 3])
     bob = start("bob", key)
     bob.messenger.connect(ada.messenger.address)
-    _soon(lambda: "bob" in ada.messenger.peers)
+    soon(lambda: "bob" in ada.messenger.peers)
     assert len(ada.messenger.peers) <= MAX_PEERS
     assert len(ada.messenger.problems) <= 16
     assert all(len(problem) < 1000 for problem in ada.messenger.problems)
@@ -301,89 +229,6 @@ def test_two_members_of_this_version_speak_in_envelopes_once_one_has_knocked(
         assert ada.until("said", "bob") == newer.body
 
 
-_WORKER = """
-import sys
-from contextlib import suppress
-from pathlib import Path
-from pliant.cluster.net.key import read_key
-from pliant.cluster.control.messages import JoinRefusal
-from pliant.cluster.control.messenger import Messenger
-from pliant.errors import PeerLostError
-def answer(peer, message):
-    with suppress(PeerLostError):  # on a busy machine a second may pass for silence: it is asked again
-        messenger.send(peer, JoinRefusal(message.reason + "!"))
-messenger = Messenger("bob", read_key(Path(sys.argv[1])), on_message=answer)
-messenger.connect(sys.argv[2])
-sys.stdin.read()
-"""
-
-
-@pytest.fixture
-def worker(
-    tmp_path: Path, start: Callable[..., Member]
-) -> Iterator[tuple[Member, Callable[[], subprocess.Popen[bytes]]]]:
-    """A member here that listens, and a way to start a process that knocks and answers.
-
-    Silence is what is waited for, so it is short.
-    """
-    key = make_key(tmp_path / "key")
-    ada = start("ada", key, "127.0.0.1:0", silence_s=1.0)
-    assert ada.messenger.address is not None
-    command = [sys.executable, "-c", _WORKER, str(tmp_path / "key"), ada.messenger.address]
-    with ExitStack() as stack:
-
-        def launch() -> subprocess.Popen[bytes]:
-            process = stack.enter_context(subprocess.Popen(command, stdin=subprocess.PIPE))
-            stack.callback(process.kill)
-            return process
-
-        yield ada, launch
-
-
-def _ask(ada: Member, text: str) -> None:
-    """Until bob answers: on a busy machine either may be silent for a moment, and what was said is lost."""
-    until_s = time.monotonic() + PATIENT_S
-    while time.monotonic() < until_s:
-        with suppress(PeerLostError):
-            ada.messenger.send("bob", JoinRefusal(text))
-        with suppress(Empty):
-            while ada.events.get(timeout=1.0) != ("said", "bob", JoinRefusal(text + "!")):
-                pass
-            return
-    pytest.fail("bob does not answer")
-
-
-def test_a_killed_process_is_noticed_and_its_successor_is_taken_in(
-    worker: tuple[Member, Callable[[], subprocess.Popen[bytes]]],
-) -> None:
-    """Power comes and goes."""
-    ada, launch = worker
-    for _ in range(2):
-        process = launch()
-        ada.until("came", "bob")
-        _ask(ada, "hello")
-        process.kill()
-        ada.until("silent", "bob")
-        _soon(lambda: ada.messenger.peers == ())
-
-
-def test_a_frozen_process_is_noticed_and_heard_again_when_it_thaws(
-    worker: tuple[Member, Callable[[], subprocess.Popen[bytes]]],
-) -> None:
-    """TCP stays silent about a stopped process; only heartbeats tell."""
-    ada, launch = worker
-    process = launch()
-    ada.until("came", "bob")
-    process.send_signal(signal.SIGSTOP)
-    try:
-        ada.until("silent", "bob")
-        _soon(lambda: ada.messenger.peers == ())
-    finally:
-        process.send_signal(signal.SIGCONT)
-    ada.until("came", "bob")
-    _ask(ada, "again")
-
-
 def test_another_version_is_refused_by_name_and_others_are_heard(start: Callable[..., Member]) -> None:
     """A device that was not updated must be told, not guessed at; garbage of a key holder does no harm."""
     key = new_key()
@@ -392,7 +237,7 @@ def test_another_version_is_refused_by_name_and_others_are_heard(start: Callable
     with stranger(key, ada.messenger.address) as socket:
         for message in ([b""], [b"", b""], [b"hello"], [os.urandom(1000)], [far]):
             socket.send_multipart(message)
-        _soon(lambda: any(f"'old' speaks version {VERSION + 4}" in p for p in ada.messenger.problems))
+        soon(lambda: any(f"'old' speaks version {VERSION + 4}" in p for p in ada.messenger.problems))
         said = decode(socket.recv()).body
         assert "a stranger sent ada" in getattr(said, "reason", "")
     bob = start("bob", key)
@@ -410,6 +255,6 @@ def test_a_clash_of_names_is_told_to_the_one_that_was_knocked_at(start: Callable
     worker.until("came", "primary")
     worker.messenger.connect(second.messenger.address)
     clash = r"w does not admit primary: there is another 'primary' already: .* another --name"
-    _soon(lambda: any(re.search(clash, p) for p in second.messenger.problems))
+    soon(lambda: any(re.search(clash, p) for p in second.messenger.problems))
     assert first.messenger.problems == ()
     assert first.messenger.peers == ("w",)

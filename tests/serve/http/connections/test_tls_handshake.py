@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from pliant.serve.access.security import Tls
-from tests.serve.http.connections.test_http_connection import LIMITS, _is_cut, connect, until_closed
+from tests.serve.http.connections.raw_sockets import LIMITS, connect, is_cut, until_closed
 from tests.serve.models import Echo, Upper
 from tests.serve.nodes import PATIENCE_S, Running, running
 from tests.serve.test_routing import until
@@ -193,4 +193,4 @@ def test_who_never_reads_an_answer_over_tls_is_cut_off(keys: Keys) -> None:
                 sock.sendall("\r\n".join((*lines, "\r\n")).encode() + head + bytes(8 * n))
                 until(lambda: run.node is not None and run.node.metrics.text().count(b'outcome="ok"') > 0)
                 until(lambda: run.n_connections == 0)
-                assert _is_cut(sock) or _is_cut(sock)
+                assert is_cut(sock) or is_cut(sock)
