@@ -73,6 +73,7 @@ from pliant.kernels.rows.topk import topk_ir
 from pliant.kernels.runtime.walker import walker_ir
 from pliant.kernels.tiles.gemm_split import gemm_split_ir, split_rows_ir
 from pliant.kernels.tiles.matmul_split import matmul_split_ir
+from pliant.kernels.tiles.split_panels import split_panels_ir
 
 Generator = Callable[[Isa], str]
 
@@ -150,6 +151,7 @@ def _convolutions(isa: Isa) -> Iterator[tuple[str, Generator]]:
         for form in (forms[-1], replace(forms[-1], y="nchw"), residual):
             for parts in (1, 2):
                 yield tiles_name(form, parts), partial(conv_tiles_ir, form=form, parts=parts)
+        yield "conv weights split", split_panels_ir
     yield "conv transposed", transposed_gather_ir
     yield "conv deformed", deform_ir
     yield "conv weights", pack_ir

@@ -13,7 +13,7 @@ _HOT = re.compile(
     r"gemm( int8| bytes| bf16| split)?|matmul (None|split|of [46] bits)"
     r"|matmul integer (words|bytes)( float None)?"
     r"|attention 32|(depthwise |winograd |quantized )?conv_(nhwc_nhwc|nchw_nchw|u8_i8_i32)"
-    r"|grouped.*|points.*|planes.*|conv_(split|bf16)_.*"
+    r"|grouped.*|points.*|planes.*|conv_(split|bf16)_.*|conv weights split"
     r"|(lstm|gru|rnn)_(sigmoid_tanh_tanh|sigmoid_tanh|tanh)"
 )
 """Generators with a register tile; the same tile under other epilogues is searched once."""

@@ -10,6 +10,8 @@ import pytest
 
 from pliant.kernels.coded.gemm_bf16 import gemm_bf16_ir
 from pliant.kernels.coded.int8.gemm_int8 import gemm_int8_ir
+from pliant.kernels.conv.conv_args import ConvForm, ImageLayout
+from pliant.kernels.conv.conv_bf16 import conv_tiles_ir
 from pliant.kernels.emit.builder import Module
 from pliant.kernels.emit.isa import AVX512_AMX, Isa, is_runnable
 from pliant.kernels.product.matmul_integer import IntegerForm, matmul_integer_ir
@@ -193,3 +195,19 @@ def test_the_code_for_amx_holds_its_sums_in_tiles(name: str) -> None:
     tiles = [line for line in made.splitlines() if re.search(r"\ttile(load|store)", line)]
     assert not any("%rsp" in line for line in tiles), "a tile on the stack"
     assert made.count("\tldtilecfg\t") == made.count("\ttilerelease") == 1
+
+
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+def test_the_code_of_a_convolution_holds_its_sums_in_tiles(layout: ImageLayout) -> None:
+    """Per turn: eight products of both parts of the image for six loads, then four products for four."""
+    text = conv_tiles_ir(AVX512_AMX, ConvForm(layout, layout), parts=2)
+    (made,) = compile_assembly([text], AVX512_AMX.cpu, AVX512_AMX.features, AVX512_AMX.triple)
+    turns = {loop.function: loop for loop in inner_loops(made) if loop.function.endswith("_2x2")}
+    for parts, products, loads in ((2, 8, 6), (1, 4, 4)):
+        turn = turns[f"tiles_bf16_{parts}_2x2"]
+        words = [line.split()[0] for line in turn.lines]
+        counts = tuple(words.count(word) for word in ("tdpbf16ps", "tileloadd", "tilestored"))
+        assert counts == (products, loads, 0)
+        assert not any(re.search(r"%rsp|%[xyz]mm", line) for line in turn.lines)
+    tiles = [line for line in made.splitlines() if re.search(r"\ttile(load|store)", line)]
+    assert not any("%rsp" in line for line in tiles), "a tile on the stack"

@@ -21,7 +21,7 @@ from pliant.compiler.rewrite.coder import MatrixCoder
 from pliant.compiler.rewrite.operands import MatMulOperands, matmul_operands
 from pliant.compiler.rewrite.rewrite import constant_type, unused_name
 from pliant.compiler.rewrite.round_rows import RowRounder, as_rows
-from pliant.compiler.rewrite.view import input_view, read_matrix
+from pliant.compiler.rewrite.view import input_view, read_view
 from pliant.errors import GraphError
 from pliant.ir.graph import Attribute, Graph, Node, TensorType
 from pliant.models.encoder.encoder_graph import ComputeDtype
@@ -92,7 +92,7 @@ class _WeightCoder:
         if p.b.tensor not in constants:
             return None
         if node.op != "ScaledMatMul":
-            read_b = partial(read_matrix, view=p.b, alpha=p.alpha)
+            read_b = partial(read_view, view=p.b, alpha=p.alpha)
             return self.coder.code(constants[p.b.tensor], (p.b.attribute, p.alpha), read_b)
         scales, zeros = (*node.inputs[2:4], "")[:2]
         read_b = partial(dequantize, matrix=p.b, zeros=constants.get(zeros), scales=constants[scales])

@@ -14,6 +14,6 @@ def round_convolutions(graph: Graph) -> Graph:
 
 
 def _mark(graph: Graph, node: Node) -> Node:
-    if node.op not in ("Conv", "FusedConv") or node.inputs[1] not in graph.constants:
+    if node.op not in ("Conv", "ConvTranspose", "FusedConv") or node.inputs[1] not in graph.constants:
         return node
     return replace(node, attributes={**node.attributes, "bf16": 1})

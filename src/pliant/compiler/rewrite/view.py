@@ -163,8 +163,8 @@ def merge_dims(extents: Sequence[int], strides: Sequence[Sequence[int]]) -> tupl
     return kept, found
 
 
-def read_matrix(array: np.ndarray, view: View, alpha: float = 1.0) -> np.ndarray:
-    """alpha times the values of a two-dimensional view of a float32 constant."""
+def read_view(array: np.ndarray, view: View, alpha: float = 1.0) -> np.ndarray:
+    """alpha times the values of a view of a float32 constant."""
     flat = np.ascontiguousarray(array).reshape(-1)[view.offset :]
-    matrix = np.lib.stride_tricks.as_strided(flat, view.shape, [4 * s for s in view.strides], writeable=False)
-    return matrix if alpha == 1.0 else matrix * np.float32(alpha)
+    values = np.lib.stride_tricks.as_strided(flat, view.shape, [4 * s for s in view.strides], writeable=False)
+    return values if alpha == 1.0 else values * np.float32(alpha)

@@ -10,12 +10,12 @@ from pliant.kernels.coded.activate import write_activations
 from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.isa import Isa
 from pliant.kernels.emit.values import Value
-from pliant.kernels.product.bf16_pairs import store_parts
 from pliant.kernels.product.matmul_args import COLUMNS, Blocking, MatmulArgs
 from pliant.kernels.product.matmul_pack import provide_block, write_pack
 from pliant.kernels.product.matmul_unit import UnitPlace, divide_up, locate_unit
 from pliant.kernels.tiles.epilogue_bf16 import EpilogueArgs, PanelSums, write_epilogue, write_finishes
 from pliant.kernels.tiles.gemm_split import split_row
+from pliant.kernels.tiles.split_panels import write_split_block
 from pliant.kernels.tiles.tile_ops import TILE_ROWS
 from pliant.kernels.tiles.tile_rows import (
     TILE,
@@ -62,7 +62,7 @@ def matmul_split_ir(isa: Isa, name: str = "matmul_split") -> str:
     write_tile_rows(module, "bf16", 2)
     write_finishes(module)
     _write_split_rows(module)
-    _write_split_block(module)
+    write_split_block(module)
     with module.kernel(name) as f:
         _, lo, hi, _ = f.params
         config = config_space(f)
@@ -144,25 +144,4 @@ def _write_split_rows(module: Module) -> None:
         with f.each(0, rows) as row:
             upper = f.at(to, row * depth)
             split_row(f, f.at(x, row * ldx), n, depth, upper, f.at(upper, depth, "i16"))
-        f.ret()
-
-
-def _write_split_block(module: Module) -> None:
-    """`split_block(x, n, upper, lower)`: [n][16] floats as [n / 2][16] pairs of each part."""
-    params = [("x", "ptr"), ("n", "i64"), ("upper", "ptr"), ("lower", "ptr")]
-    with module.function("split_block", params, attributes="noinline", is_exported=False) as f:
-        x, n, upper, lower = f.params
-        last = n >> 1
-
-        def store(pair: Value, is_whole: bool) -> None:
-            for v in range(0, COLUMNS, f.lanes):
-                here = f.at(x, pair * (2 * COLUMNS) + v)
-                second = f.load(f.at(here, COLUMNS), f.vec) if is_whole else f.const(0.0, f.vec)
-                places = [f.at(part, pair * COLUMNS + v) for part in (upper, lower)]
-                store_parts(f, [f.load(here, f.vec), second], places)
-
-        with f.each(0, last) as pair:
-            store(pair, True)
-        with f.when((n & 1).compare("ne", 0)):
-            store(last, False)
         f.ret()

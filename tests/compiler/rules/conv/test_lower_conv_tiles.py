@@ -51,7 +51,8 @@ def always(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def check(
     x_shape: tuple[int, ...], w_shape: tuple[int, ...], attributes: dict[str, Any], isa: Isa, cache: Path,
-    *, layouts: tuple[ImageLayout, ImageLayout] = ("nhwc", "nhwc"), **more: Attribute,
+    *, layouts: tuple[ImageLayout, ImageLayout] = ("nhwc", "nhwc"), constants: tuple[int, ...] = (1, 2),
+    **more: Attribute,
 ) -> np.ndarray:  # fmt: skip
     """Each answer is within what splitting, or rounding, leaves of its terms."""
     x, w, b = normal(*x_shape), normal(*w_shape, seed=1), normal(w_shape[0], seed=2)
@@ -60,7 +61,7 @@ def check(
     named = {**attributes, "x_layout": layouts[0], "y_layout": layouts[1], **more}
     types = [TensorType("float32", laid_out(wanted, layouts[1]).shape)]
     inputs = [laid_out(x, layouts[0]), w, b]
-    (y,) = run_node("FusedConv", inputs, named, types=types, isa=isa, cache=cache, constants=(1, 2))
+    (y,) = run_node("FusedConv", inputs, named, types=types, isa=isa, cache=cache, constants=constants)
     error = y - laid_out(wanted, layouts[1])
     bound = BF16_ERROR if "bf16" in more else SPLIT_ERROR
     assert (np.abs(error) <= bound * laid_out(scale, layouts[1])).all()
@@ -74,6 +75,23 @@ def test_a_convolution_equals_torchs(
 ) -> None:
     """Every border, stride, dilation, group and tail."""
     check(x_shape, w_shape, attributes, isa, cache)
+
+
+@pytest.mark.usefixtures("always")
+@pytest.mark.parametrize("constants", [(), (1,), (2,)], ids=["fed", "bias fed", "weights fed"])
+@pytest.mark.parametrize(
+    ("x_shape", "w_shape", "attributes"), [shape for shape in SHAPES if shape[1][1] % 2 == 0]
+)
+def test_weights_may_come_with_the_run(
+    x_shape: tuple[int, ...],
+    w_shape: tuple[int, ...],
+    attributes: dict[str, Any],
+    constants: tuple[int, ...],
+    isa: Isa,
+    cache: Path,
+) -> None:
+    """They are packed and split at each run, as constant ones are once."""
+    check(x_shape, w_shape, attributes, isa, cache, constants=constants)
 
 
 @pytest.mark.usefixtures("always")
@@ -174,11 +192,13 @@ def test_lines_share_tiles_over_their_borders(size: int, kernel: int, row_tiles:
     assert frame.row_tiles == row_tiles
 
 
-def graph_of(w_shape: tuple[int, ...] = (64, 64, 3, 3), constants: tuple[str, ...] = ("w", "b")) -> Graph:
+def graph_of(
+    w_shape: tuple[int, ...] = (64, 64, 3, 3), constants: tuple[str, ...] = ("w", "b"), size: int = 14
+) -> Graph:
     """A convolution over 14 x 14 pixels."""
-    arrays = {"x": normal(1, 14, 14, 64), "w": normal(*w_shape), "b": normal(64)}
+    arrays = {"x": normal(1, size, size, w_shape[1]), "w": normal(*w_shape), "b": normal(64)}
     types = {name: TensorType("float32", a.shape) for name, a in arrays.items()}
-    types["y"] = TensorType("float32", (1, 14, 14, 64))
+    types["y"] = TensorType("float32", (1, size, size, 64))
     node = Node("FusedConv", ("x", "w", "b"), ("y",), {**SAME, "x_layout": "nhwc", "y_layout": "nhwc"}, "it")
     feeds = tuple(x for x in arrays if x not in constants)
     return Graph((node,), feeds, ("y",), types, {x: arrays[x] for x in constants})
@@ -197,9 +217,20 @@ def test_weights_are_packed_once_in_as_many_bytes() -> None:
     assert [call.kernel.name for call in made.calls][-2:] == ["split_rows", "conv_split_nhwc_nhwc"]
 
 
+def test_weights_that_come_with_the_run_are_split_if_the_image_is_large_enough() -> None:
+    """As many numbers of them are split as are multiplied by 14 x 14 pixels, or by 9."""
+    for size, is_tiled in ((14, True), (3, False)):
+        graph = graph_of(constants=("b",), size=size)
+        names = [call.kernel.name for call in lowered(graph, AVX512_AMX).calls]
+        assert names[0] == "conv_pack"
+        assert ("split_panels" in names) == ("conv_split_nhwc_nhwc" in names) == is_tiled
+        assert lowered(graph_of(size=size), AVX512_AMX).calls[-1].kernel.name == "conv_split_nhwc_nhwc"
+
+
 def test_other_convolutions_run_in_vectors() -> None:
-    """Without AMX, and with weights that come with the run."""
-    for graph, row in ((graph_of(), AVX512_BF16), (graph_of(constants=("b",)), AVX512_AMX)):
+    """Without AMX, and with an odd number of channels of weights that come with the run."""
+    odd = graph_of((64, 63, 3, 3), constants=("b",))
+    for graph, row in ((graph_of(), AVX512_BF16), (odd, AVX512_AMX)):
         assert "conv_nhwc_nhwc" in [call.kernel.name for call in lowered(graph, row).calls]
 
 

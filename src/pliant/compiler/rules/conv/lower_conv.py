@@ -12,7 +12,7 @@ from math import prod
 
 import numpy as np
 
-from pliant.compiler.executable.call import Call, FieldValue, Kernel, LoweredNode, PackedConstant, Ref, Target
+from pliant.compiler.executable.call import LoweredNode, PackedConstant, Target
 from pliant.compiler.rules.conv.conv_call import ConvShape, ConvTensors, conv_call
 from pliant.compiler.rules.conv.lower_conv_depthwise import is_depthwise, lower_depthwise
 from pliant.compiler.rules.conv.lower_conv_grouped import is_grouped, lower_grouped
@@ -20,6 +20,7 @@ from pliant.compiler.rules.conv.lower_conv_planes import lower_planes, takes_pla
 from pliant.compiler.rules.conv.lower_conv_points import is_points, lower_points
 from pliant.compiler.rules.conv.lower_conv_tiles import lower_tiles, takes_tiles
 from pliant.compiler.rules.conv.lower_conv_winograd import lower_winograd
+from pliant.compiler.rules.conv.weight_panels import pack_calls, weights_view
 from pliant.compiler.rules.conv.window_extents import window
 from pliant.errors import GraphError
 from pliant.ir.graph import Graph, Node, TensorType
@@ -40,7 +41,7 @@ def _conv(node: Node, graph: Graph, target: Target) -> LoweredNode:
     _check(node, x)
     shape = shape_of(node, x, w, y, form)
     if takes_tiles(node, graph, target, form, shape) and not is_depthwise(node, graph, form, shape):
-        return lower_tiles(node, graph, target, form, shape)
+        return lower_tiles(node, graph, target, form, shape, weights_view(node.inputs[1], shape))
     if node.text("algorithm", "") == "winograd":
         return lower_winograd(node, graph, target, form, shape)
     if is_depthwise(node, graph, form, shape):
@@ -92,44 +93,21 @@ def _weights(node: Node, graph: Graph, s: ConvShape) -> tuple[tuple[str, str], L
     b = node.inputs[2] if len(node.inputs) > 2 else ""
     names = (f"{node.outputs[0]}:weights", f"{node.outputs[0]}:bias")
     channels, outs, taps = s.channels // s.groups, s.outs // s.groups, prod(s.window.kernel)
-    panels = s.groups * conv_weights.n_panels(outs)
     depth = conv_weights.padded(channels * taps)
-    sizes = dict(zip(names, (64 * panels * depth, 64 * panels), strict=True))
     if w in graph.constants and (not b or b in graph.constants):
         fills = (
             partial(_fill, source=graph.constants[w], groups=s.groups, channels=channels),
             partial(_fill_bias, source=graph.constants.get(b), outs=s.outs, groups=s.groups),
         )
         sources = (w, b)
+        panels = s.groups * conv_weights.n_panels(outs)
+        sizes = 64 * panels * depth, 64 * panels
         packed = {
-            name: PackedConstant(sizes[name], fill, source)
-            for name, fill, source in zip(names, fills, sources, strict=True)
+            name: PackedConstant(size, fill, source)
+            for name, size, fill, source in zip(names, sizes, fills, sources, strict=True)
         }
         return names, LoweredNode(packed=packed)
-    fields: dict[str, FieldValue] = {
-        "w": Ref(w),
-        "b": Ref(b) if b else None,
-        "packed": Ref(names[0]),
-        "bias": Ref(names[1]),
-        "panels": conv_weights.n_panels(outs),
-        "out_channels": outs,
-        "channels": channels,
-        "taps": taps,
-        "padded_depth": depth,
-        "group_step": outs * channels * taps,
-        "row_step": channels * taps,
-        "channel_step": taps,
-    }
-    call = Call(
-        Kernel(conv_weights.PACK, conv_weights.pack_ir),
-        conv_weights.PackArgs,
-        fields,
-        n_units=panels,
-        reads=(w, b) if b else (w,),
-        writes=names,
-        label=node.label,
-    )
-    return names, LoweredNode((call,), (), sizes)
+    return names, pack_calls(weights_view(w, s), b, names, depth, node.label)
 
 
 def _fill(memory: np.ndarray, source: np.ndarray, groups: int, channels: int) -> None:

@@ -11,11 +11,13 @@ from math import prod
 import numpy as np
 
 from pliant.compiler.executable.call import Call, FieldValue, Kernel, LoweredNode, PackedConstant, Ref, Target
-from pliant.compiler.rules.conv.conv_call import ConvShape, ConvTensors, conv_call
+from pliant.compiler.rules.conv.conv_call import ConvShape, conv_call, tensors_of
+from pliant.compiler.rules.conv.lower_conv_tiles import lower_tiles, takes_tiles
+from pliant.compiler.rules.conv.weight_panels import pack_calls, transposed_weights_view
 from pliant.compiler.rules.conv.window_extents import Window, axis_fields, window
 from pliant.compiler.rules.move.lower_move import require
 from pliant.errors import GraphError
-from pliant.ir.graph import Graph, Node
+from pliant.ir.graph import Graph, Node, TensorType
 from pliant.kernels.conv import conv_weights
 from pliant.kernels.conv.conv_args import ConvForm
 from pliant.kernels.conv.direct import conv_deform, conv_transpose
@@ -34,14 +36,7 @@ def _conv_transpose(node: Node, graph: Graph, target: Target) -> LoweredNode:
     taps, outs, pixels = prod(kernel), w.shape[1], prod(x.shape[2:])
     shape = ConvShape(_POINT, x.shape[0], groups, x.shape[1], groups * outs * taps, (pixels,), (pixels,))
     products = f"{node.outputs[0]}:products"
-    packed = _transposed_weights(node, graph, shape)
-    first = conv_call(
-        ConvTensors(node.inputs[0], f"{node.outputs[0]}:weights", f"{node.outputs[0]}:bias", products),
-        ConvForm("nchw", "nchw"),
-        shape,
-        target,
-        label,
-    )
+    product = _product(node, graph, target, shape, products)
     bias = node.inputs[2] if len(node.inputs) > 2 else ""
     fields: dict[str, FieldValue] = {
         "products": Ref(products),
@@ -61,8 +56,22 @@ def _conv_transpose(node: Node, graph: Graph, target: Target) -> LoweredNode:
         writes=(node.outputs[0],),
         label=label,
     )
-    temporaries = {products: 4 * x.shape[0] * pixels * shape.outs, **packed.temporaries}
-    return LoweredNode((*packed.calls, first, gather), (), temporaries, packed.packed)
+    temporaries = {products: 4 * x.shape[0] * pixels * shape.outs, **product.temporaries}
+    return LoweredNode((*product.calls, gather), (), temporaries, product.packed)
+
+
+def _product(node: Node, graph: Graph, target: Target, s: ConvShape, products: str) -> LoweredNode:
+    """`products` [image][group, output channel, tap][pixel]: a convolution of single pixels."""
+    form, x = ConvForm("nchw", "nchw"), node.inputs[0]
+    types = {x: TensorType("float32", (s.batch, s.channels, *s.space))}
+    types[products] = TensorType("float32", (s.batch, s.outs, *s.out_space))
+    seen = replace(graph, types={**graph.types, **types})
+    inner = replace(node, inputs=node.inputs[:2], outputs=(products,))
+    if takes_tiles(inner, seen, target, form, s):
+        return lower_tiles(inner, seen, target, form, s, transposed_weights_view(node.inputs[1], s))
+    packed = _transposed_weights(inner, graph, s)
+    call = conv_call(tensors_of(inner, form), form, s, target, node.label)
+    return replace(packed, calls=(*packed.calls, call))
 
 
 def _transposed_window(
@@ -94,38 +103,15 @@ def _transposed_weights(node: Node, graph: Graph, s: ConvShape) -> LoweredNode:
     names = f"{node.outputs[0]}:weights", f"{node.outputs[0]}:bias"
     channels, outs = s.channels // s.groups, s.outs // s.groups
     panels, depth = s.groups * conv_weights.n_panels(outs), conv_weights.padded(channels)
-    sizes = dict(zip(names, (64 * panels * depth, 64 * panels), strict=True))
     if w in graph.constants:
         fill = partial(_fill, source=graph.constants[w], groups=s.groups)
         return LoweredNode(
             packed={
-                names[0]: PackedConstant(sizes[names[0]], fill, w),
-                names[1]: PackedConstant(sizes[names[1]], _clear),
+                names[0]: PackedConstant(64 * panels * depth, fill, w),
+                names[1]: PackedConstant(64 * panels, _clear),
             }
         )
-    fields: dict[str, FieldValue] = {
-        "w": Ref(w),
-        "packed": Ref(names[0]),
-        "bias": Ref(names[1]),
-        "panels": conv_weights.n_panels(outs),
-        "out_channels": outs,
-        "channels": channels,
-        "taps": 1,
-        "padded_depth": depth,
-        "group_step": channels * outs,
-        "row_step": 1,
-        "channel_step": outs,
-    }
-    call = Call(
-        Kernel(conv_weights.PACK, conv_weights.pack_ir),
-        conv_weights.PackArgs,
-        fields,
-        n_units=panels,
-        reads=(w,),
-        writes=names,
-        label=node.label,
-    )
-    return LoweredNode((call,), (), sizes)
+    return pack_calls(transposed_weights_view(w, s), "", names, depth, node.label)
 
 
 def _fill(memory: np.ndarray, source: np.ndarray, groups: int) -> None:

@@ -9,8 +9,9 @@ from math import prod
 import numpy as np
 
 from pliant.compiler.executable.call import Call, FieldValue, Kernel, LoweredNode, PackedConstant, Ref, Target
-from pliant.compiler.rewrite.view import View, row_major
+from pliant.compiler.rewrite.view import View, read_view, row_major
 from pliant.compiler.rules.conv.conv_call import ConvShape, tensors_of
+from pliant.compiler.rules.conv.weight_panels import split_calls
 from pliant.compiler.rules.conv.window_extents import axis_fields
 from pliant.compiler.rules.move.lower_pad import frame_calls, zero_for
 from pliant.compiler.rules.product.bf16_calls import round_call
@@ -77,21 +78,25 @@ def frame_of(s: ConvShape, form: ConvForm) -> ImageFrame:
 
 
 def takes_tiles(node: Node, graph: Graph, target: Target, form: ConvForm, s: ConvShape) -> bool:
-    """Whether weights and bias are constant, a group's channels fill words, no border is cropped, and tiles
-    take fewer cycles.
+    """Whether a group's channels fill words, no border is cropped, and tiles take fewer cycles.
+
+    An odd number of channels is padded in one group with constant weights.
     """
-    known = all(x in graph.constants for x in node.inputs[1:3] if x)
-    is_even = s.groups == 1 or s.channels // s.groups % 2 == 0
+    is_known = _are_known(node, graph)
+    is_even = (is_known and s.groups == 1) or s.channels // s.groups % 2 == 0
     w, sizes = s.window, (s.batch, s.groups, s.channels, s.outs, *s.space, *s.out_space)
-    if not target.isa.has_tiles or not known or not is_even or 0 in sizes or node.integer("x_gap", 0) > 0:
+    if not target.isa.has_tiles or not is_even or 0 in sizes or node.integer("x_gap", 0) > 0:
         return False
     return min(*w.begins, *w.ends) >= 0 and tiles_are_faster(
-        s, form, is_winograd=_is_winograd(node), parts=_parts(node)
+        s, form, is_winograd=_is_winograd(node), parts=_parts(node), is_known=is_known
     )
 
 
-def tiles_are_faster(s: ConvShape, form: ConvForm, *, is_winograd: bool, parts: int) -> bool:
-    """Whether an image takes fewer cycles in tiles, including framing and splitting it.
+def tiles_are_faster(
+    s: ConvShape, form: ConvForm, *, is_winograd: bool, parts: int, is_known: bool = True
+) -> bool:
+    """Whether images take fewer cycles in tiles, including framing and splitting them, and splitting weights
+    that are not known before the run, which both pack.
 
     Tiles are slower if a group has few channels: they are half empty, or sums are loaded and stored for few
     products.
@@ -108,11 +113,19 @@ def tiles_are_faster(s: ConvShape, form: ConvForm, *, is_winograd: bool, parts: 
             cycles_in_vectors(patches * PLACES, outs, channels)
             + patches * _TRANSFORMS * (channels + outs) / 2
         )
-    return tiles + image * (SPLIT + copied) < vectors
+    depth, of_weights = channels * prod(s.window.kernel), 0
+    if not is_known:
+        of_weights = s.groups * conv_weights.n_panels(outs) * -(-depth // TERMS) * SPLIT
+    return s.batch * (tiles + image * (SPLIT + copied)) + of_weights < s.batch * vectors
 
 
-def lower_tiles(node: Node, graph: Graph, target: Target, form: ConvForm, s: ConvShape) -> LoweredNode:
-    """The image with its borders, its parts, and the products; weights are packed once."""
+def lower_tiles(
+    node: Node, graph: Graph, target: Target, form: ConvForm, s: ConvShape, weights: View
+) -> LoweredNode:
+    """The image with its borders, its parts, and the products; constant weights are packed once.
+
+    `weights` are [group][output channel][channel][tap].
+    """
     frame, parts, tensors = frame_of(s, form), _parts(node), tensors_of(node, form)
     made = _frame_image(node, graph, form, s, frame)
     split, pixels = f"{tensors.y}:parts", s.batch * prod(frame.space)
@@ -126,9 +139,10 @@ def lower_tiles(node: Node, graph: Graph, target: Target, form: ConvForm, s: Con
         is_split=parts == 2, part=size,
     )  # fmt: skip
     call = _call(node, target, form, s, frame, parts)
-    weights = _weights(node, graph, s, frame, parts)
-    temporaries = {**made.temporaries, split: 2 * parts * size}
-    return LoweredNode((*made.calls, rounding, call), (), temporaries, {**made.packed, **weights})
+    packing = _weights(node, graph, frame, parts, weights)
+    temporaries = {**made.temporaries, **packing.temporaries, split: 2 * parts * size}
+    calls = (*packing.calls, *made.calls, rounding, call)
+    return LoweredNode(calls, (), temporaries, {**made.packed, **packing.packed})
 
 
 def _frame_image(node: Node, graph: Graph, form: ConvForm, s: ConvShape, frame: ImageFrame) -> LoweredNode:
@@ -217,29 +231,38 @@ def _choose_unit(
             unit_lines = -(-unit_lines // 2)
 
 
-def _weights(
-    node: Node, graph: Graph, s: ConvShape, frame: ImageFrame, parts: int
-) -> dict[str, PackedConstant]:
+def _are_known(node: Node, graph: Graph) -> bool:
+    """Whether weights and bias are constants."""
+    return all(x in graph.constants for x in node.inputs[1:3] if x)
+
+
+def _weights(node: Node, graph: Graph, frame: ImageFrame, parts: int, weights: View) -> LoweredNode:
     """Pairs of the rounded weights, then of their remainders, and the bias of each panel."""
-    w, b = node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else ""
-    outs, y = s.outs // s.groups, node.outputs[0]
-    size = 2 * s.groups * prod(pairs_shape(frame.run * frame.runs, outs))
+    b, y = node.inputs[2] if len(node.inputs) > 2 else "", node.outputs[0]
+    groups, outs = weights.shape[:2]
+    names, shape = (f"{y}:weights", f"{y}:bias"), pairs_shape(frame.run * frame.runs, outs)
+    if not _are_known(node, graph):
+        return split_calls(weights, b, names, 2 * shape[1], node.label)
     fill = partial(
-        _fill, source=graph.constants[w], groups=s.groups, channels=frame.channels // s.groups, parts=parts
+        _fill,
+        source=graph.constants[weights.tensor],
+        weights=weights,
+        channels=frame.channels // groups,
+        parts=parts,
     )
-    bias_bytes = 4 * s.groups * conv_weights.n_panels(outs) * COLUMNS
-    return {
-        f"{y}:weights": PackedConstant(parts * size, fill, w),
-        f"{y}:bias": PackedConstant(
-            bias_bytes, partial(_fill_bias, source=graph.constants.get(b), outs=s.outs, groups=s.groups), b
-        ),
-    }
+    fill_bias = partial(_fill_bias, source=graph.constants.get(b), outs=groups * outs, groups=groups)
+    return LoweredNode(
+        packed={
+            names[0]: PackedConstant(2 * parts * groups * prod(shape), fill, weights.tensor),
+            names[1]: PackedConstant(4 * groups * shape[0] * COLUMNS, fill_bias, b),
+        }
+    )
 
 
-def _fill(memory: np.ndarray, source: np.ndarray, groups: int, channels: int, parts: int) -> None:
-    outs, own = source.shape[0] // groups, source.shape[1]
-    rows = np.zeros((groups, prod(source.shape[2:]), channels, outs), np.float32)
-    rows[:, :, :own] = source.reshape(groups, outs, own, -1).transpose(0, 3, 2, 1)
+def _fill(memory: np.ndarray, source: np.ndarray, weights: View, channels: int, parts: int) -> None:
+    groups, outs, own, taps = weights.shape
+    rows = np.zeros((groups, taps, channels, outs), np.float32)
+    rows[:, :, :own] = read_view(source, weights).transpose(0, 3, 2, 1)
     matrices = rows.reshape(groups, -1, outs)
     shape = pairs_shape(*matrices.shape[1:])
     packed = memory.view(np.uint16).reshape(parts, groups, *shape)

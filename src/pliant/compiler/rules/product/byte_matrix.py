@@ -13,7 +13,7 @@ import numpy as np
 from pliant.arrays import Float32, Integer
 from pliant.compiler.executable.call import PackedConstant
 from pliant.compiler.rewrite.affine import dequantize
-from pliant.compiler.rewrite.view import View, input_view, read_matrix
+from pliant.compiler.rewrite.view import View, input_view, read_view
 from pliant.compiler.rules.product.scaled_weights import ScaledMatrix
 from pliant.ir.graph import Graph, Node
 from pliant.kernels.coded.int8.gemm_int8 import resident_shape
@@ -60,7 +60,7 @@ class ByteMatrix:
     def _columns(self, start: int, n: int) -> np.ndarray:
         view = self.view.sliced(1, start, n)
         if self.scales is None:
-            return read_matrix(self.array, view, self.alpha)
+            return read_view(self.array, view, self.alpha)
         scales, zeros = (
             None if p is None else p[:, start : start + n] if p.shape[1] > 1 else p
             for p in (self.scales, self.zeros)

@@ -12,7 +12,7 @@ from math import prod
 import numpy as np
 
 from pliant.compiler.executable.call import FieldValue, LoweredNode, PackedConstant, Ref, Target
-from pliant.compiler.rewrite.view import input_view, read_matrix
+from pliant.compiler.rewrite.view import input_view, read_view
 from pliant.compiler.rules.product.bf16_calls import product_call, round_call
 from pliant.compiler.rules.product.plane_args import N_INPUTS, pack_table_bf16, planes_of
 from pliant.ir.graph import Graph, Node
@@ -42,7 +42,7 @@ def _pairs(node: Node, graph: Graph, target: Target) -> LoweredNode:
     name = f"{source}|pairs|{','.join(map(str, (*b.attribute, alpha)))}"
 
     def fill(memory: np.ndarray) -> None:
-        pack_pairs(read_matrix(array, b, alpha), memory.view(np.uint16).reshape(shape))
+        pack_pairs(read_view(array, b, alpha), memory.view(np.uint16).reshape(shape))
 
     groups, pairs, *_ = shape
     of_b: dict[str, FieldValue] = {

@@ -7,7 +7,7 @@ import numpy as np
 
 from pliant.compiler.executable.call import FieldValue, LoweredNode, PackedConstant, Ref, Target
 from pliant.compiler.rewrite.coder import is_large
-from pliant.compiler.rewrite.view import View, read_matrix
+from pliant.compiler.rewrite.view import View, read_view
 from pliant.compiler.rules.product.bf16_calls import product_call, round_call
 from pliant.compiler.rules.product.plane_args import pack_table_bf16
 from pliant.compiler.rules.product.product import Product
@@ -93,7 +93,7 @@ def _pairs(p: Product, array: np.ndarray) -> tuple[dict[str, FieldValue], dict[s
 
     def fill(memory: np.ndarray) -> None:
         upper, lower = memory.view(np.uint16).reshape(2, *shape)
-        pack_pairs(read_matrix(array, b, p.alpha), upper, lower)
+        pack_pairs(read_view(array, b, p.alpha), upper, lower)
 
     of_b: dict[str, FieldValue] = {
         **{"segment_rows": 2 * shape[1], "n_segments": 1, "column_groups_per_slice": shape[0]},
