@@ -1,6 +1,7 @@
 """Several models within one budget of memory: what each holds, and that together they never hold more."""
 
 import shutil
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -81,6 +82,20 @@ def test_nothing_exceeds_the_budget_whatever_is_asked(data: st.DataObject) -> No
         for x, share in zip(every, budget.shares, strict=True):
             assert x.held_bytes <= share.share_bytes
     assert sum(share.share_bytes for share in budget.shares) <= budget.total_bytes
+
+
+def test_a_fixed_share_has_others_free_what_they_can_do_without() -> None:
+    """A model with its own limit may be loaded last: the first one alone holds all that it can use."""
+    budget, owner = MemoryBudget(100), threading.Event()
+    pretender = Pretender("one", budget, [10, 40, 90], [])
+    assert pretender.held_bytes == 90
+    with pytest.raises(BudgetError, match="only 90 B are free") as refused:
+        budget.reserve_fixed(owner, 95)
+    assert (refused.value.short_bytes, pretender.held_bytes, budget.free_bytes) == (5, 90, 10)
+    budget.reserve_fixed(owner, 55)
+    assert (pretender.held_bytes, budget.free_bytes) == (40, 5)
+    budget.release(owner)
+    assert budget.free_bytes == 60
 
 
 def test_the_model_that_is_asked_more_often_holds_more() -> None:

@@ -138,16 +138,24 @@ class MemoryBudget:
         """Set `owner`'s share to `n_bytes`. Raises BudgetError, and changes nothing, when it does not fit."""
         with self._reserving.lock:
             held = self._reserved.get(id(owner), 0)
-            if n_bytes - held > self.free_bytes:
-                raise BudgetError(
-                    f"{format_bytes(n_bytes)} were asked for, but of the {format_bytes(self.total_bytes)} "
-                    f"that all models share only {format_bytes(self.free_bytes + held)} are free. "
-                    "Lower this model's preload buffer, or close another model.",
-                    n_bytes - held - self.free_bytes,
-                )
+            self._require(n_bytes, self.free_bytes + held)
             if id(owner) not in self._reserved:
                 weakref.finalize(owner, self._forget, id(owner)).atexit = False
             self._reserved[id(owner)] = n_bytes
+
+    def reserve_fixed(self, owner: object, n_bytes: int) -> None:
+        """`reserve` for an owner outside the division, for which sessions free weights.
+
+        Waits for the answer in progress. Raises BudgetError, and changes nothing, if what all others need at
+        least leaves too little.
+        """
+        with self.turns.lock:
+            held = self._reserved.get(id(owner), 0)
+            self._require(n_bytes, self.total_bytes - self.least_bytes + held)
+            short = n_bytes - held - self.free_bytes
+            if short > 0:
+                self._apply(self._divided(self._demands(), short), None)
+            self.reserve(owner, n_bytes)
 
     def release(self, owner: object) -> None:
         """Free `owner`'s share; a no-op for an owner without one."""
@@ -248,10 +256,19 @@ class MemoryBudget:
         members = self._members.items()
         return {key: replace(one.demand, weight=one.requests.at(now_s)) for key, one in members}
 
-    def _divided(self, demands: Mapping[int, MemoryDemand]) -> dict[int, int]:
-        """Bytes for each member, out of the bytes that are not reserved by others."""
+    def _require(self, n_bytes: int, room_bytes: int) -> None:
+        if n_bytes > room_bytes:
+            raise BudgetError(
+                f"{format_bytes(n_bytes)} were asked for, but of the {format_bytes(self.total_bytes)} "
+                f"that all models share only {format_bytes(room_bytes)} are free. "
+                "Lower this model's preload buffer or memory, or close another model.",
+                n_bytes - room_bytes,
+            )
+
+    def _divided(self, demands: Mapping[int, MemoryDemand], withheld_bytes: int = 0) -> dict[int, int]:
+        """Bytes for each member, out of the bytes that are not reserved by others, less `withheld_bytes`."""
         divided = sum(self._reserved.get(key, 0) for key in demands)
-        holdings = divide(list(demands.values()), self.free_bytes + divided)
+        holdings = divide(list(demands.values()), self.free_bytes + divided - withheld_bytes)
         return {key: one.n_bytes for key, one in zip(demands, holdings, strict=True)}
 
     def _apply(self, shares: Mapping[int, int], caller: BudgetedSession | None) -> None:

@@ -125,7 +125,7 @@ class ModelArguments:
         if budget is not None:
             stack.callback(budget.release, reserved)
             if self.memory is not None:
-                budget.reserve(reserved, parse_bytes(self.memory))
+                budget.reserve_fixed(reserved, parse_bytes(self.memory))
         session = open_endpoint(
             model,
             preload=self.preload,
@@ -137,7 +137,7 @@ class ModelArguments:
         )
         stack.enter_context(session)
         if budget is not None and self.memory is None and not shares:
-            budget.reserve(reserved, _taken_bytes(session))
+            budget.reserve_fixed(reserved, _taken_bytes(session))
         return session
 
     def _of_cluster(self, model: Model, stack: ExitStack) -> Session[Any]:
