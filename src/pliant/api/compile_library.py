@@ -78,7 +78,9 @@ def compile_elastic(
     be written; StoreError and ModelError as opening does.
     """
     if not options.targets_s:
-        raise InputError("an elastic model needs latency targets: give some, such as 10ms,20ms,50ms.")
+        raise InputError(
+            "an elastic model needs latency targets: give some, such as --latency 10ms,20ms,50ms."
+        )
     with open_packed_store(model, cache_folder(), on_progress) as store:
         spec = store.spec
         if not 1 <= options.length <= spec.max_tokens:

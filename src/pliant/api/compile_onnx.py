@@ -158,7 +158,9 @@ def sample_feeds(inputs: Sequence[Port]) -> dict[str, np.ndarray]:
     require_tensors(inputs, "a compiled graph")
     open_dims = sorted({f"{p.name}: {p}" for p in inputs if not p.is_static})
     if open_dims:
-        raise InputError(f"fix every dimension with dims or --dim: {'; '.join(open_dims)}.")
+        names = sorted({d for p in inputs for d in p.dims or () if isinstance(d, str)})
+        example = ", such as " + " ".join(f"--dim {name}=1" for name in names) if names else ""
+        raise InputError(f"fix every dimension with dims or --dim{example}: {'; '.join(open_dims)}.")
     rng = np.random.default_rng(0)
     feeds = {}
     for port in inputs:

@@ -206,7 +206,7 @@ def test_other_paths_and_methods_are_refused(client: httpx.Client) -> None:
     refused(client.get("/v2/models/upper/infer/"), 404)
     refused(client.get("/%2e%2e/etc/passwd"), 404)
     response = client.get(INFER)
-    refused(response, 405)
+    refused(response, 405, "GET is not allowed here. Use POST.")
     assert response.headers["allow"] == "POST"
 
 
@@ -273,7 +273,7 @@ def test_everything_but_health_asks_for_the_token() -> None:
             refused(client.get(path), 401, "bearer")
         for wrong in ("Bearer x", f"Bearer {TOKEN}x", f"Basic {TOKEN}", TOKEN):
             response = client.post(INFER, content=asking("a"), headers={"authorization": wrong})
-            refused(response, 401)
+            refused(response, 401, "no valid token")
             assert response.headers["www-authenticate"] == "Bearer"
         twice = [("authorization", f"Bearer {TOKEN}"), ("authorization", "Bearer x")]
         refused(client.get("/v2", headers=twice), 401)

@@ -59,9 +59,12 @@ def bench(args: ClusterBenchArguments) -> None:
     if args.json:
         print_json(rows)
         return
-    table = Table("devices", "mode", "predicted", "median", "95th percentile", "exchanged", "difference")
-    for row in rows:
+    table = Table(
+        "run", "devices", "mode", "predicted", "median", "95th percentile", "exchanged", "difference"
+    )
+    for run, row in zip(("cluster", "alone"), rows, strict=True):
         table.add_row(
+            run,
             ", ".join(row.devices),
             row.mode,
             format_seconds(row.predicted_s),

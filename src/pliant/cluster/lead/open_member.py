@@ -121,6 +121,8 @@ def _open_zmq(options: MemberOptions, host: str) -> ZmqComm:
     try:
         return ZmqComm(options.name, options.key, f"{host}:{last}")
     except ClusterError as error:
+        if last == 0:  # the system chooses the port: the address is wrong
+            raise
         ports = f"{first[0]}-{last}" if first else f"{last}"
         raise ClusterError(f"no port for tensors (--data-port {ports}): {error}") from error
 

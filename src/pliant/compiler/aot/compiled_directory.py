@@ -126,7 +126,10 @@ def _manifest(directory: Path) -> _Manifest:
             raise StoreError(f"{directory / PROGRAM} is damaged: it is not what was written; {again}.")
         return msgspec.json.decode(file.manifest, type=_Manifest)
     except OSError as error:
-        raise StoreError(f"{directory} holds no compiled graph: {PROGRAM} cannot be read.") from error
+        raise StoreError(
+            f"{directory} holds no compiled graph: {PROGRAM} cannot be read ({error.strerror}). Give a "
+            "directory that `pliant compile MODEL.onnx -o DIR` wrote without --emit c."
+        ) from error
     except (msgspec.MsgspecError, UnicodeError) as error:
         raise StoreError(f"{directory / PROGRAM} is damaged ({error}); {again}.") from error
 

@@ -24,7 +24,7 @@ def require_bf16(isa: Isa) -> None:
         raise InputError(
             "compute='bf16' takes a processor with AVX512-BF16 (avx512_bf16 in /proc/cpuinfo), on Arm BF16 "
             f"and I8MM; this one is {isa.name}{isa.features}. Give compute='int8', which is faster and less "
-            "exact, 'fp32', or 'auto', which takes what there is."
+            "exact and takes weights=8 or fewer (a store's are), or 'fp32'."
         )
 
 

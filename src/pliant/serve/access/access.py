@@ -121,7 +121,11 @@ class AccessControl:
             return None
         roles = self._roles(known, request.names)
         if not roles:
-            why = "a bearer token is required: `Authorization: Bearer TOKEN`."
+            why = (
+                "the Authorization header has no valid token: send one `Bearer TOKEN` of a token file."
+                if request.authorizations
+                else "a bearer token is required: `Authorization: Bearer TOKEN`."
+            )
             return Refusal(401, why, {"www-authenticate": "Bearer", **_LAST})
         if request.of_node and Role.PEER not in roles:
             how = "a certificate of --client-ca" if self._asks_certificate else "a token of --peer-token-file"

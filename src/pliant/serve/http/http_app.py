@@ -45,6 +45,7 @@ from pliant.serve.http.raw_headers import header_of
 from pliant.serve.http.responses import answer_disconnect as _gone
 from pliant.serve.http.responses import internal_error as _broken
 from pliant.serve.http.responses import json_response as _json
+from pliant.serve.http.responses import method_refusal
 from pliant.serve.node.peers import PEERS_PATH, change_peers, list_peers
 from pliant.serve.node.serving_node import InferCall, ServingNode
 from pliant.serve.page.event_stream import PageProcess
@@ -162,7 +163,7 @@ class _Paths:
         assert isinstance(error, HTTPException)
         names = ", ".join(repr(one.served.name) for one in self._nodes)
         served = f"this node serves the model {names}, and /openapi.json lists its paths."
-        why = {404: f"not found: {served}", 405: f"{request.method} is not allowed here."}
+        why = {404: f"not found: {served}", 405: method_refusal(request, error)}
         return error_response(
             error.status_code, why.get(error.status_code, error.detail), dict(error.headers or {})
         )

@@ -19,7 +19,7 @@ from pliant.serve.access.roles import routes_without_rule
 from pliant.serve.answers.metrics import TEXT
 from pliant.serve.http.body_reader import BodyReader
 from pliant.serve.http.openapi import front_document
-from pliant.serve.http.responses import answer_disconnect, internal_error, json_response
+from pliant.serve.http.responses import answer_disconnect, internal_error, json_response, method_refusal
 from pliant.serve.protocol.descriptions import server_metadata
 from pliant.serve.protocol.inference import JSON
 from pliant.serve.repository.change_requests import change_status, version_asked
@@ -187,7 +187,7 @@ class RepositoryPaths:
         names = ", ".join(map(repr, self._repository.names)) or "none"
         why = {
             404: f"not found: this node has the model {names}.",
-            405: f"{request.method} is not allowed here.",
+            405: method_refusal(request, error),
         }
         headers = dict(error.headers or {})
         return error_response(error.status_code, why.get(error.status_code, error.detail), headers)

@@ -3,6 +3,7 @@
 from typing import Any
 
 import msgspec
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -13,6 +14,13 @@ from pliant.serve.protocol.inference import JSON
 def json_response(value: Any, status: int = 200) -> Response:
     """`value` as JSON."""
     return Response(msgspec.json.encode(value), status, media_type=JSON)
+
+
+def method_refusal(request: Request, error: HTTPException) -> str:
+    """Why a method is refused (405), with those that its path takes."""
+    allowed = (error.headers or {}).get("Allow", "")
+    hint = f" Use {', '.join(sorted(allowed.split(', ')))}." if allowed else ""
+    return f"{request.method} is not allowed here.{hint}"
 
 
 async def answer_disconnect(request: Request, error: Exception) -> Response:

@@ -30,7 +30,7 @@ try:
     from pliant.serve.upstream.client import Client, checked_url
     from pliant.serve.upstream.request_explanation import request_explanation as request_explanation
     from pliant.serve.upstream.upstreams import Upstreams
-except ImportError as error:  # pragma: no cover - the tests need them
+except ModuleNotFoundError as error:  # pragma: no cover - the tests need them
     raise NodeError(f"a node needs {error.name}: pip install 'pliant[node]'.") from error
 from pliant.ir.curve import Curve
 from pliant.route.choice.energy import RadioModel

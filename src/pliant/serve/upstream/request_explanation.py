@@ -46,7 +46,8 @@ def request_explanation(
     except httpx.HTTPError as error:
         raise NodeError(f"no node answers at {url}: {error}. Start one with `pliant node`.") from error
     if response.status_code != 200:
-        raise NodeError(f"{url} answers with status {response.status_code}: {response.text[:200]}")
+        hint = " Give an operator's token with --token-file." if response.status_code == 401 else ""
+        raise NodeError(f"{url} answers with status {response.status_code}: {response.text[:200]}{hint}")
     try:
         return msgspec.json.decode(response.content, type=Explanation)
     except msgspec.DecodeError as error:
