@@ -60,6 +60,9 @@ BF16_ROWS = [
 ]
 """Rows that multiply bfloat16, lowered portably and, where this CPU can, as they are."""
 
+BYTE_ROWS = [AVX2, X86_64, *(to_portable(isa) for isa in (AVX512, AVX512_VNNI, AVX2_VNNI)), *TILE_ROWS]
+"""One row for each way to multiply bytes, for tests of operators."""
+
 FORMS: tuple[ComputeDtype, ...] = ("fp32", *(("bf16",) if host_isa().has_bf16 else ()), "int8")
 """What this CPU's own row computes products in."""
 
@@ -68,6 +71,12 @@ def integer_name(isa: Isa) -> str:
     """A row's name where its integer products matter."""
     how = " emulated" if isa.is_portable else ""
     return f"{isa.name}{isa.features}{' tiles' if isa.has_tiles else ''}{how}"
+
+
+def byte_row_name(isa: Isa) -> str:
+    """A row's name by how it multiplies bytes."""
+    more = "-amx" if isa.has_tiles else "-vnni" if isa.has_dot else ""
+    return f"{isa.name}{more}{'-emulated' if isa.is_portable else ''}"
 
 
 def isa_fixtures(rows: Sequence[Isa], ids: Callable[[Isa], str] = integer_name) -> tuple[object, object]:

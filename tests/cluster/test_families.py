@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from pliant.ir.partition import Mode
-from pliant.kernels.emit.isa import host_isa
 from pliant.kernels.runtime.jit import Library
 from pliant.models.encoder.encoder_random import random_encoder
 from pliant.models.encoder.encoder_source import Encoder
@@ -29,11 +28,6 @@ CONFIGS = {
 }
 # Issue part 2: 1e-4 in float32; both sides are float32 and add up in other orders.
 TOLERANCE = 1e-4
-
-
-@pytest.fixture(scope="module")
-def library() -> Library:
-    return Library(host_isa(), None)
 
 
 def small(family: str, directory: Path) -> Encoder:

@@ -9,7 +9,6 @@ from pliant.cluster.member.shard import Shard
 from pliant.errors import InputError, LaneError
 from pliant.ir.partition import Mode, Partition, Share
 from pliant.ir.program import Compute, Exchange
-from pliant.kernels.emit.isa import host_isa
 from pliant.kernels.runtime.jit import Library
 from pliant.plan.partition.grid_solver import solve_grid
 from pliant.plan.partition.partition_cost import to_partition
@@ -23,11 +22,6 @@ from tests.plan.splits import MODES, partition
 
 # Issue part 2: each mode equals the unsplit model to 1e-4 in float32; answers here are of order 1.
 TOLERANCE = 1e-4
-
-
-@pytest.fixture(scope="module")
-def library() -> Library:
-    return Library(host_isa(), None)
 
 
 def check(name: str, p: Partition, library: Library) -> None:

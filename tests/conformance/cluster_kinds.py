@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -62,24 +63,13 @@ def _unsplit(folder: Path, feeds: Feeds) -> Arrays:
 
 
 CLUSTER_KINDS: dict[str, SessionKind] = {
-    "cluster of one": SessionKind(
-        open=lambda folder: _cluster(folder, 0),
+    name: SessionKind(
+        open=partial(_cluster, n_workers=n_workers),
         feeds=ids,
         expected=_unsplit,
         too_long=({"ids": np.ones((1, 25), np.int64)}, "24"),
-        exemptions={
-            "together": "its random weights have no tokenizer, and only texts are asked together",
-        },
-        n_answers=100,
-    ),
-    "cluster of two": SessionKind(
-        open=lambda folder: _cluster(folder, 1),
-        feeds=ids,
-        expected=_unsplit,
-        too_long=({"ids": np.ones((1, 25), np.int64)}, "24"),
-        exemptions={
-            "together": "its random weights have no tokenizer, and only texts are asked together",
-        },
-        n_answers=20,
-    ),
+        exemptions={"together": "its random weights have no tokenizer, and only texts are asked together"},
+        n_answers=n_answers,
+    )
+    for name, n_workers, n_answers in (("cluster of one", 0, 100), ("cluster of two", 1, 20))
 }

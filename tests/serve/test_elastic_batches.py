@@ -3,7 +3,7 @@
 import asyncio
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,16 +22,16 @@ from pliant.run.submodel.elastic_details import ElasticDetails
 from pliant.run.submodel.elastic_session import ElasticSession
 from pliant.run.submodel.plans.submodel_planner import SessionOptions
 from pliant.serve.repository.model_entry import session_entry
-from pliant.store.build import build
-from pliant.store.manifest import put_accuracy
 from pliant.store.read import open_store
+from tests.graded_store import graded_store
 from tests.run.conftest import kernel_cache as kernel_cache
 from tests.run.conftest import paper_profile
 from tests.run.submodel.submodel_reference import Reference
-from tests.run.submodel.test_elastic_requests import GRID
 from tests.serve.nodes import PATIENCE_S, Running, asking, running, running_models
 from tests.serve.repository.test_repository_api import OPERATOR, change, index
 from tests.serve.test_routing import until
+
+store = graded_store
 
 TERMS: tuple[dict[str, float], ...] = (
     {},
@@ -41,17 +41,6 @@ TERMS: tuple[dict[str, float], ...] = (
     {"deadline_s": 90.0, "accuracy_floor": 0.75},
 )
 WORDS = ("good", "not", "the", "story", "film", "a", "was")
-
-
-@pytest.fixture(scope="module")
-def store(tiny_model: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random model of four layers that knows what its submodels answer."""
-    from pliant.models.hf.checkpoint import open_checkpoint
-
-    model = tiny_model("bert", n_layers=4, widths=(2, 4))
-    path = build(open_checkpoint(model), tmp_path_factory.mktemp("served") / "store")
-    put_accuracy(path, GRID)
-    return path
 
 
 class Recorder:

@@ -1,6 +1,5 @@
 """What a device is said to do with a model."""
 
-from collections.abc import Iterator
 from functools import cache, partial
 
 import pytest
@@ -13,7 +12,6 @@ from pliant.ir.cost import latency, simulate
 from pliant.ir.dilation import Dilation
 from pliant.ir.partition import Partition, Share
 from pliant.ir.program import Compute
-from pliant.kernels.emit.isa import host_isa
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.plan.split.split_program import split
@@ -47,17 +45,6 @@ class _Timed:
 
     def sleep(self, seconds: float) -> None:
         self.slept_s += seconds
-
-
-@pytest.fixture(scope="module")
-def library() -> Library:
-    return Library(host_isa())
-
-
-@pytest.fixture(scope="module")
-def pool(library: Library) -> Iterator[ThreadPool]:
-    with ThreadPool(1, library) as pool:
-        yield pool
 
 
 @pytest.mark.parametrize("name", SPECS)

@@ -1,6 +1,5 @@
 """Shares that stay in a store's codes: the numbers of the store decoded, in the bytes that were planned."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import pytest
 from pliant.cluster.member.shard import ModelShards
 from pliant.errors import InputError, ModelError
 from pliant.ir.partition import Mode, Partition, Share
-from pliant.kernels.emit.isa import host_isa
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.models.encoder.encoder_architecture import PreparedInput
@@ -32,17 +30,6 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def encoder(path: Path) -> Encoder:
     return open_stored_encoder(path)
-
-
-@pytest.fixture(scope="module")
-def library() -> Library:
-    return Library(host_isa(), None)
-
-
-@pytest.fixture
-def pool(library: Library) -> Iterator[ThreadPool]:
-    with ThreadPool(1, library) as pool:
-        yield pool
 
 
 def prepared(encoder: Encoder) -> PreparedInput:

@@ -1,7 +1,5 @@
 """A device's side of a partition: what it compiles and holds, and that a run can move between plans."""
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 
@@ -10,7 +8,6 @@ from pliant.cluster.member.shard import ModelShards, Shard
 from pliant.errors import InputError
 from pliant.ir.partition import Partition, Share
 from pliant.ir.program import Compute, Exchange, TensorPart
-from pliant.kernels.emit.isa import host_isa
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.plan.split.split_program import split
@@ -21,17 +18,6 @@ from tests.plan.splits import MODES, bert, partition
 
 SPEC = bert(48, 3, 96, 3)
 TOLERANCE = 1e-4
-
-
-@pytest.fixture(scope="module")
-def library() -> Library:
-    return Library(host_isa(), None)
-
-
-@pytest.fixture
-def pool(library: Library) -> Iterator[ThreadPool]:
-    with ThreadPool(1, library) as pool:
-        yield pool
 
 
 @pytest.fixture

@@ -32,15 +32,15 @@ from pliant.ir.times.timing import Timing
 from pliant.models.encoder.encoder_source import Encoder, parse_identity
 from pliant.models.hf.checkpoint import open_checkpoint
 from pliant.models.tokenizer import open_tokenizer
-from pliant.store.build import build
-from pliant.store.manifest import put_accuracy
 from tests.cluster.fakes import SyntheticSource
 from tests.cluster.processes import workers
 from tests.cluster.test_clustered import write_key
+from tests.graded_store import graded_store
 from tests.plan.splits import bert
 from tests.reference_model import run_model
-from tests.run.submodel.test_elastic_requests import GRID
 from tests.serve.nodes import PATIENCE_S
+
+store = graded_store
 
 TEXT = "a charming film"
 WIDTHS, N_LAYERS = (2, 4), 4
@@ -52,20 +52,8 @@ def model(tiny_model: Callable[..., Path]) -> Path:
 
 
 @pytest.fixture(scope="module")
-def store(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = build(open_checkpoint(model), tmp_path_factory.mktemp("graded") / "graded")
-    put_accuracy(path, GRID)
-    return path
-
-
-@pytest.fixture(scope="module")
 def key(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_key(tmp_path_factory.mktemp("key") / "key", new_key())
-
-
-@pytest.fixture(autouse=True)
-def cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    monkeypatch.setenv("PLIANT_CACHE", str(tmp_path_factory.getbasetemp() / "kernels"))
 
 
 @pytest.fixture

@@ -40,11 +40,6 @@ def key(folder: Path) -> Path:
     return write_key(folder / "key", new_key())
 
 
-@pytest.fixture(autouse=True)
-def cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    monkeypatch.setenv("PLIANT_CACHE", str(tmp_path_factory.getbasetemp() / "kernels"))
-
-
 @pytest.fixture(scope="module")
 def lone(key: Path, folder: Path) -> Iterator[Cluster]:
     """A primary without workers, which measures nothing."""

@@ -14,7 +14,7 @@ from onnx.reference import ReferenceEvaluator
 from pliant.compiler.executable.call import Target
 from pliant.compiler.executable.image import make_image
 from pliant.ir.graph import Graph, Node, TensorType
-from pliant.kernels.emit.isa import Isa
+from pliant.kernels.emit.isa import AVX2, Isa
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.run.graph.array_stage import open_image
@@ -86,6 +86,24 @@ def run_node(
     library, pool = machine(isa, cache)
     session = open_image(make_image(graph, Target(isa, 2)), pool, library)
     return list(session.run({name: known[name] for name in graph.inputs}).values())
+
+
+def kernel_of(
+    op: str, inputs: Sequence[np.ndarray], attributes: dict[str, Any], shape: tuple[int, ...]
+) -> str:
+    """The kernel that an operator with constant weights (and bias) is lowered to on AVX2: of one call."""
+    names = _names("x", inputs)
+    arrays = dict(zip(names, inputs, strict=True))
+    constants = {name: arrays[name] for name in names[1:3]}
+    graph = Graph(
+        nodes=(Node(op, tuple(names), ("y",), attributes, name="it"),),
+        inputs=tuple(name for name in names if name not in constants),
+        outputs=("y",),
+        types={name: type_of(a) for name, a in arrays.items()} | {"y": TensorType("float32", shape)},
+        constants=constants,
+    )
+    (call,) = make_image(graph, Target(AVX2, 2)).calls
+    return call.kernel.name
 
 
 def type_of(array: np.ndarray) -> TensorType:

@@ -11,10 +11,10 @@ from pliant.elastic.evaluate.labelled_inputs import LabelledInput, log_likelihoo
 from pliant.errors import InputError
 from pliant.models.hf.checkpoint import open_checkpoint
 from pliant.models.spec import picked_layers
-from pliant.models.tokenizer import TokenizedInput
 from pliant.run.submodel.engine import Engine
 from pliant.store.build import build
 from pliant.store.read import open_store
+from tests.elastic.random_examples import random_examples
 
 
 @pytest.fixture(scope="module")
@@ -31,15 +31,7 @@ def engine(tiny_model: Callable[..., Path], tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture(scope="module")
 def examples(engine: Engine) -> tuple[LabelledInput, ...]:
-    """Random inputs of several lengths with random labels."""
-    rng = np.random.default_rng(3)
-    return tuple(
-        LabelledInput(
-            TokenizedInput(rng.integers(5, engine.spec.vocab, n).astype(np.int32), np.zeros(n, np.int32)),
-            int(rng.integers(0, 2)),
-        )
-        for n in (3, 7, 5, 9, 4)
-    )
+    return random_examples(engine.spec.vocab, (3, 7, 5, 9, 4))
 
 
 def test_every_entry_is_what_whole_runs_of_that_submodel_give(

@@ -9,10 +9,10 @@ import pytest
 from pliant.elastic.importance import Ablation, LabelledInput, ablate
 from pliant.errors import InputError
 from pliant.models.hf.checkpoint import open_checkpoint
-from pliant.models.tokenizer import TokenizedInput
 from pliant.run.submodel.engine import Engine
 from pliant.store.build import build
 from pliant.store.read import open_store
+from tests.elastic.random_examples import random_examples
 
 
 @pytest.fixture(scope="module")
@@ -28,18 +28,7 @@ def engine(tiny_model: Callable[..., Path], tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture(scope="module")
 def examples(engine: Engine) -> tuple[LabelledInput, ...]:
-    """Random inputs of several lengths with random labels."""
-    rng = np.random.default_rng(3)
-    return tuple(
-        LabelledInput(
-            TokenizedInput(
-                rng.integers(5, engine.spec.vocab, n).astype(np.int32),
-                np.zeros(n, np.int32),
-            ),
-            int(rng.integers(0, 2)),
-        )
-        for n in (3, 7, 5, 9)
-    )
+    return random_examples(engine.spec.vocab, (3, 7, 5, 9))
 
 
 def test_the_ablation_equals_one_that_keeps_nothing(

@@ -11,15 +11,8 @@ from pliant.api.compile_onnx import compile
 from pliant.errors import InputError
 from pliant.run.batches.feed_batcher import COUNTS
 from tests.models.onnx_models import parse
+from tests.run.batches.test_buckets import MASKED
 
-ATTENDING = parse(
-    "g (float[B,S,8] x, float[B,S] mask) => (float[B,S,8] y, float[B,8] z, float[B,S,S] p) { "
-    "one = Constant <value_float = 1.0> () big = Constant <value_float = 1e9> () "
-    "first = Constant <value_ints = [1]> () last = Constant <value_ints = [2]> () "
-    "t = Transpose <perm = [0, 2, 1]> (x) s = MatMul(x, t) hidden = Sub(one, mask) far = Mul(hidden, big) "
-    "u = Unsqueeze(far, first) a = Sub(s, u) p = Softmax(a) y = MatMul(p, x) "
-    "k = Unsqueeze(mask, last) q = Mul(y, k) z = ReduceSum <keepdims = 0> (q, first) }"
-)
 OVER_ROWS = parse("g (float[N,4] x) => (float[N,4] y) { y = Softmax <axis = 0> (x) }")
 OVER_ROWS_KEPT = parse(
     "g (float[N,4] x) => (float[N,4] y) { m = ReduceMean <axes = [0], keepdims = 1> (x) "
@@ -50,13 +43,13 @@ def _feeds(length: int, seed: int, rows: int = 1) -> dict[str, np.ndarray]:
 @pytest.fixture(scope="module")
 def exact() -> Any:
     """Every size as it is fed."""
-    return compile(ATTENDING, threads=2, images=64)
+    return compile(MASKED, threads=2, images=64)
 
 
 @pytest.fixture(scope="module")
 def bucketed() -> Any:
     """Lengths padded to one of three."""
-    return compile(ATTENDING, threads=2, buckets={"S": (4, 9, 20)})
+    return compile(MASKED, threads=2, buckets={"S": (4, 9, 20)})
 
 
 @pytest.mark.parametrize("kind", ["exact", "bucketed"])
@@ -93,7 +86,7 @@ def test_padding_of_an_encoder_is_left_out() -> None:
 
 def test_feeds_of_one_bucket_run_together() -> None:
     """Eight texts in one run, padded or as long as the bucket: the image is that of the batch."""
-    session = compile(ATTENDING, threads=1, buckets={"S": (4, 20)})
+    session = compile(MASKED, threads=1, buckets={"S": (4, 20)})
     session.run_many([_feeds(n, n) for n in range(13, 21)])
     shapes = [image.inputs["x"].shape for image in session.plan.images]
     assert shapes == [(COUNTS[0], 20, 8)]
@@ -101,7 +94,7 @@ def test_feeds_of_one_bucket_run_together() -> None:
 
 def test_batches_leave_every_thread_its_part() -> None:
     """Eight texts in one batch would keep one of two threads idle: they run as two of four, in one image."""
-    session = compile(ATTENDING, threads=2, buckets={"S": (4, 20)})
+    session = compile(MASKED, threads=2, buckets={"S": (4, 20)})
     session.run_many([_feeds(n, n) for n in range(13, 21)])
     assert [image.inputs["x"].shape for image in session.plan.images] == [(4, 20, 8)]
 
@@ -156,7 +149,7 @@ def test_feeds_of_several_rows_and_fixed_shapes_run_alone(exact: Any) -> None:
 
 def test_under_a_bound_of_memory_feeds_run_alone() -> None:
     """A batch of eight takes eight times the activations, which the bound was not asked for."""
-    session = compile(ATTENDING, threads=1, memory="1MB", images=4)
+    session = compile(MASKED, threads=1, memory="1MB", images=4)
     feeds = [_feeds(5, i) for i in range(4)]
     for one, answers in zip(feeds, session.run_many(feeds), strict=True):
         np.testing.assert_allclose(answers["y"], session.run(one)["y"], rtol=1e-6)

@@ -9,7 +9,6 @@ import pytest
 from pliant.api.compile_onnx import compile
 from pliant.ir.graph import Graph
 from pliant.ir.symbolic import is_symbolic
-from pliant.run.graph.lowering import Lowering
 from tests.models.onnx_models import parse
 
 HALVED = """
@@ -88,18 +87,8 @@ BOUND = {"products"}
 @pytest.mark.filterwarnings("ignore:.* is compiled again")
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("name", MODELS)
-def test_random_sizes_answer_as_onnxruntime_does(
-    name: str, seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_random_sizes_answer_as_onnxruntime_does(name: str, seed: int, lowered: list[Graph]) -> None:
     """Sizes that were met before return too, when the table stands at another size."""
-    lowered: list[Graph] = []
-    lower = Lowering.lower
-
-    def noted(self: Lowering, bound: Graph, *more: Any) -> Any:
-        lowered.append(bound)
-        return lower(self, bound, *more)
-
-    monkeypatch.setattr(Lowering, "lower", noted)
     text, shapes = MODELS[name]
     model = parse(text)
     session = compile(model, threads=2, images=4)

@@ -24,7 +24,6 @@ from pliant.models.onnx.bind.onnx_bind import bind_first
 from pliant.models.onnx.bind.onnx_blocks import BoundPart
 from pliant.models.onnx.bind.onnx_symbolic import SymbolicGraph, symbolic_graph
 from pliant.models.onnx.onnx_file import open_onnx
-from pliant.run.graph.lowering import Lowering
 from pliant.run.graph.schedule_graph import GraphScheduler
 from pliant.run.session.ports import symbols
 from tests.models.onnx_models import parse
@@ -95,20 +94,6 @@ def encoder() -> Any:
 @pytest.fixture(scope="module")
 def decoder() -> Any:
     return _with_weights(DECODER, ("ids", "past"))
-
-
-@pytest.fixture
-def lowered(monkeypatch: pytest.MonkeyPatch) -> list[Graph]:
-    """Every graph that was lowered from here on."""
-    found: list[Graph] = []
-    lower = Lowering.lower
-
-    def noted(self: Lowering, bound: Graph, *more: Any) -> Any:
-        found.append(bound)
-        return lower(self, bound, *more)
-
-    monkeypatch.setattr(Lowering, "lower", noted)
-    return found
 
 
 def _texts(batch: int, n: int) -> dict[str, np.ndarray]:

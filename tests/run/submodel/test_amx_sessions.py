@@ -47,37 +47,32 @@ def answers(store_path: Path, cache: Path, compute: str, isa: Isa | None = None)
         return [engine.answer(x, layers, store.spec.n_heads).copy() for x in inputs]
 
 
-def test_int8_answers_are_near_those_of_vectors(
-    trap: Trap | None, tiny_store: Callable[..., Path], kernel_cache: Path
+@pytest.mark.parametrize(
+    ("compute", "multiplied", "error"),
+    [
+        # Products are equal to the bit; attention's error may turn a rounding of the next layer's rows.
+        ("int8", Executed.BYTES, 2.0**-7),
+        # The same factors; sums in another order may turn some roundings to eight bits of the next layer.
+        ("bf16", Executed.BFLOATS, 2.0**-7),
+        # Split products err by 3e-6 of their size, and layers add that up.
+        ("fp32", Executed.BFLOATS, 1e-4),
+    ],
+    ids=["int8", "bf16", "fp32"],
+)
+def test_answers_are_near_those_of_vectors(
+    compute: str,
+    multiplied: Executed,
+    error: float,
+    trap: Trap | None,
+    tiny_store: Callable[..., Path],
+    kernel_cache: Path,
 ) -> None:
-    """Products are equal to the bit; attention's error may turn a rounding of the next layer's rows."""
-    path, before = tiny_store(), executed(trap, Executed.BYTES)
-    made = answers(path, kernel_cache, "int8")
-    assert trap is None or trap.count(Executed.BYTES) > before
-    for x, y in zip(made, answers(path, kernel_cache, "int8", AVX512_BF16), strict=True):
-        np.testing.assert_allclose(x, y, atol=2.0**-7 * np.abs(y).max())
-
-
-def test_bf16_answers_are_near_those_of_vectors(
-    trap: Trap | None, tiny_store: Callable[..., Path], kernel_cache: Path
-) -> None:
-    """The same factors; sums in another order may turn some roundings to eight bits of the next layer."""
-    path, before = tiny_store(), executed(trap, Executed.BFLOATS)
-    made = answers(path, kernel_cache, "bf16")
-    assert trap is None or trap.count(Executed.BFLOATS) > before
-    for x, y in zip(made, answers(path, kernel_cache, "bf16", AVX512_BF16), strict=True):
-        np.testing.assert_allclose(x, y, atol=2.0**-7 * np.abs(y).max())
-
-
-def test_fp32_answers_are_those_of_float32_to_a_few_millionths(
-    trap: Trap | None, tiny_store: Callable[..., Path], kernel_cache: Path
-) -> None:
-    """Split products err by 3e-6 of their size, and layers add that up."""
-    path, before = tiny_store(), executed(trap, Executed.BFLOATS)
-    made = answers(path, kernel_cache, "fp32")
-    assert trap is None or trap.count(Executed.BFLOATS) > before
-    for x, y in zip(made, answers(path, kernel_cache, "fp32", AVX512_BF16), strict=True):
-        np.testing.assert_allclose(x, y, atol=1e-4 * np.abs(y).max())
+    """Within what each kind of product may err, and by products of tiles."""
+    path, before = tiny_store(), executed(trap, multiplied)
+    made = answers(path, kernel_cache, compute)
+    assert trap is None or trap.count(multiplied) > before
+    for x, y in zip(made, answers(path, kernel_cache, compute, AVX512_BF16), strict=True):
+        np.testing.assert_allclose(x, y, atol=error * np.abs(y).max())
 
 
 def test_a_forked_child_may_use_tiles(

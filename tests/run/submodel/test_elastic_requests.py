@@ -20,31 +20,13 @@ from pliant.plan.plan import NO_TARGET_S
 from pliant.run.session.text_feeds import as_bytes
 from pliant.run.submodel.elastic_session import ElasticSession
 from pliant.run.submodel.plans.submodel_planner import SessionOptions
-from pliant.store.build import build
-from pliant.store.manifest import AccuracyEntry, AccuracyTable, put_accuracy
+from pliant.store.manifest import AccuracyTable, put_accuracy
 from pliant.store.read import open_store
+from tests.graded_store import GRID, graded_store
+
+store = graded_store
 
 TEXT = "the story was not good"
-GRID = AccuracyTable(
-    500,
-    tuple(
-        AccuracyEntry(n, m, bits, 0.6 + 0.05 * n + 0.02 * m - 0.05 / bits, -1 + 0.1 * n + 0.04 * m)
-        for n in (1, 2, 3, 4)
-        for m in (2, 4)
-        for bits in (2, 6, 32)
-    ),
-)
-
-
-@pytest.fixture(scope="module")
-def store(tiny_model: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random model of four layers that knows what its submodels answer."""
-    from pliant.models.hf.checkpoint import open_checkpoint
-
-    model = tiny_model("bert", n_layers=4, widths=(2, 4))
-    path = build(open_checkpoint(model), tmp_path_factory.mktemp("elastic") / "store")
-    put_accuracy(path, GRID)
-    return path
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """Requests that run together have one plan, and each the answer that it has alone at the same bits."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,12 +15,12 @@ from pliant.plan.plan import NO_TARGET_S
 from pliant.run.process_memory import MemoryBudget
 from pliant.run.submodel.elastic_session import ElasticSession
 from pliant.run.submodel.plans.submodel_planner import SessionOptions
-from pliant.store.build import build
-from pliant.store.manifest import put_accuracy
 from pliant.store.read import open_store
+from tests.graded_store import graded_store
 from tests.run.conftest import paper_profile
 from tests.run.submodel.submodel_reference import Reference
-from tests.run.submodel.test_elastic_requests import GRID
+
+store = graded_store
 
 TEXTS = [
     "good",
@@ -29,17 +29,6 @@ TEXTS = [
     "not a good story and not a good film",
     "the film was good",
 ]
-
-
-@pytest.fixture(scope="module")
-def store(tiny_model: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random model of four layers that knows what its submodels answer."""
-    from pliant.models.hf.checkpoint import open_checkpoint
-
-    model = tiny_model("bert", n_layers=4, widths=(2, 4))
-    path = build(open_checkpoint(model), tmp_path_factory.mktemp("together") / "store")
-    put_accuracy(path, GRID)
-    return path
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import pytest
 from pliant.serve.access.rates import ClientRates, Rate
 from pliant.serve.access.roles import EVERYBODY, GRPC, RULES, Role, RouteRule
 from tests.serve.access.certificates import Authority
-from tests.serve.access.test_roles import TOKENS
+from tests.serve.access.test_roles import NODE_TOKENS, TOKENS
 from tests.serve.models import Upper
 from tests.serve.nodes import ANY_PORT, PATIENCE_S, Running, running
 from tests.serve.test_routing import until
@@ -22,12 +22,7 @@ REFUSED = {401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED"}
 
 @pytest.fixture(scope="module")
 def node() -> Iterator[Running]:
-    options = {
-        "tokens": (TOKENS[Role.CLIENT],),
-        "peer_tokens": (TOKENS[Role.PEER],),
-        "operator_tokens": (TOKENS[Role.OPERATOR],),
-    }
-    with running(Upper(), grpc=ANY_PORT, **options) as found:
+    with running(Upper(), grpc=ANY_PORT, **NODE_TOKENS) as found:
         yield found
 
 

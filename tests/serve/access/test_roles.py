@@ -25,6 +25,12 @@ TOKENS = {
     Role.PEER: "peer-token-0123456",
     Role.OPERATOR: "operator-token-0123",
 }
+NODE_TOKENS = {
+    "tokens": (TOKENS[Role.CLIENT],),
+    "peer_tokens": (TOKENS[Role.PEER],),
+    "operator_tokens": (TOKENS[Role.OPERATOR],),
+}
+"""Options of a node that has a token of every role."""
 NO = (401, 403)
 
 
@@ -35,12 +41,7 @@ def bearing(token: str | None) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def node() -> Iterator[Running]:
     """One that has tokens of every role."""
-    options = {
-        "tokens": (TOKENS[Role.CLIENT],),
-        "peer_tokens": (TOKENS[Role.PEER],),
-        "operator_tokens": (TOKENS[Role.OPERATOR],),
-    }
-    with running(Upper(), **options) as found:
+    with running(Upper(), **NODE_TOKENS) as found:
         yield found
 
 

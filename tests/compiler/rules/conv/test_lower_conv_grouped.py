@@ -6,12 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pliant.compiler.executable.call import Target
-from pliant.compiler.executable.image import make_image
-from pliant.ir.graph import Graph, Node, TensorType
+from pliant.ir.graph import TensorType
 from pliant.kernels.emit.isa import AVX2, AVX512, X86_64, Isa, to_portable
 from tests.compiler.rules.conv.test_lower_conv import laid_out, normal, reference
-from tests.compiler.rules.run_node import run_node
+from tests.compiler.rules.run_node import kernel_of, run_node
 
 pytest.importorskip("torch", reason="torch is the reference")
 
@@ -64,7 +62,7 @@ def test_every_window_layout_and_epilogue_equals_torchs(
     want = laid_out(np.maximum(plain + residual, 0), y_layout)
     given = [laid_out(x, x_layout), w, b, laid_out(residual, y_layout)]
     more = {**attributes, "x_layout": x_layout, "y_layout": y_layout, "activation": "relu"}
-    assert "grouped" in _kernel(given, more, want.shape)
+    assert "grouped" in kernel_of("FusedConv", given, more, want.shape)
     types = [TensorType("float32", want.shape)]
     (got,) = run_node("FusedConv", given, more, types=types, isa=isa, constants=(1, 2), cache=cache)
     # A sum of K products of normal numbers: the rounding of K additions of size sqrt(K).
@@ -102,20 +100,4 @@ def test_other_groups_keep_the_product_of_panels(
 ) -> None:
     """Fewer channels than a panel, groups that fill no vector, and groups that widen."""
     given = [normal(*x_shape), normal(*w_shape)]
-    assert _kernel(given, {"group": group, **SAME}, (1, w_shape[0], 9, 9)).startswith("conv_")
-
-
-def _kernel(given: list[np.ndarray], attributes: dict[str, Any], shape: tuple[int, ...]) -> str:
-    """The kernel that a convolution of these constants is lowered to."""
-    names = [f"x{i}" for i in range(len(given))]
-    types = {name: TensorType("float32", a.shape) for name, a in zip(names, given, strict=True)}
-    inputs = tuple(names[i] for i in range(len(given)) if i not in (1, 2))
-    graph = Graph(
-        nodes=(Node("FusedConv", tuple(names), ("y",), attributes, name="it"),),
-        inputs=inputs,
-        outputs=("y",),
-        types={**types, "y": TensorType("float32", shape)},
-        constants={name: a for name, a in zip(names, given, strict=True) if name not in inputs},
-    )
-    (call,) = make_image(graph, Target(AVX2, 2)).calls
-    return call.kernel.name
+    assert kernel_of("FusedConv", given, {"group": group, **SAME}, (1, w_shape[0], 9, 9)).startswith("conv_")

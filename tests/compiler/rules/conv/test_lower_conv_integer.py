@@ -8,18 +8,11 @@ import pytest
 
 from pliant.compiler.rules.conv import lower_conv_integer as conv_integer
 from pliant.ir.graph import TensorType
-from pliant.kernels.emit.isa import AVX2, AVX2_VNNI, AVX512, AVX512_VNNI, X86_64, Isa, to_portable
+from pliant.kernels.emit.isa import AVX2, Isa
 from tests.compiler.rules.run_node import run_node, type_of
-from tests.rows import TILE_ROWS
+from tests.rows import BYTE_ROWS, byte_row_name
 
 torch = pytest.importorskip("torch", reason="torch is the reference")
-
-ISAS = [AVX2, X86_64, *(to_portable(isa) for isa in (AVX512, AVX512_VNNI, AVX2_VNNI)), *TILE_ROWS]
-
-
-def _named(isa: Isa) -> str:
-    more = "-amx" if isa.has_tiles else "-vnni" if isa.has_dot else ""
-    return f"{isa.name}{more}{'-emulated' if isa.is_portable else ''}"
 
 
 @pytest.fixture(scope="session")
@@ -52,7 +45,7 @@ def test_bytes_are_summed_exactly(x_type: str, w_type: str, cache: Path) -> None
     np.testing.assert_array_equal(got, want)
 
 
-@pytest.mark.parametrize("isa", ISAS, ids=_named)
+@pytest.mark.parametrize("isa", BYTE_ROWS, ids=byte_row_name)
 @pytest.mark.parametrize("constants", [(), (3, 5)], ids=["fed", "constant"])
 @pytest.mark.parametrize("y_type", ["int8", "uint8"])
 def test_scaled_sums_round_to_even_and_saturate(
@@ -76,7 +69,7 @@ def test_scaled_sums_round_to_even_and_saturate(
     np.testing.assert_array_equal(got, want)
 
 
-@pytest.mark.parametrize("isa", ISAS, ids=_named)
+@pytest.mark.parametrize("isa", BYTE_ROWS, ids=byte_row_name)
 @pytest.mark.parametrize("x_type", ["int8", "uint8"])
 @pytest.mark.parametrize("zero", [0, 100], ids=["bytes", "words"])
 @pytest.mark.parametrize(
@@ -135,7 +128,7 @@ def test_a_pad_without_zero_point_is_zero(cache: Path) -> None:
     """Of signed bytes on a CPU that multiplies unsigned ones: 0 is stored as 128."""
     x, w = np.ones((1, 2, 3, 3), np.int8), np.ones((1, 2, 3, 3), np.int8)
     types = [TensorType("int32", (1, 1, 3, 3))]
-    for isa in ISAS:
+    for isa in BYTE_ROWS:
         (got,) = run_node(
             "ConvInteger", [x, w], {"pads": (1, 1, 1, 1)}, types=types, isa=isa, constants=[1], cache=cache
         )

@@ -6,14 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pliant.compiler.executable.call import Target
-from pliant.compiler.executable.image import make_image
 from pliant.compiler.rules.conv.lower_conv_points import tile_rows
-from pliant.ir.graph import Graph, Node, TensorType
+from pliant.ir.graph import TensorType
 from pliant.kernels.conv.direct.conv_pointwise import tile_vectors
 from pliant.kernels.emit.isa import AVX2, AVX512, NEON, X86_64, Isa, to_portable
 from tests.compiler.rules.conv.test_lower_conv import normal, reference
-from tests.compiler.rules.run_node import run_node
+from tests.compiler.rules.run_node import kernel_of, run_node
 
 pytest.importorskip("torch", reason="torch is the reference")
 
@@ -54,7 +52,7 @@ def test_groups_of_any_width_equal_torchs(
     given = [x, w, b, *([residual] if has_residual else [])]
     want = np.maximum(want + residual, 0) if has_residual else np.maximum(want, 0)
     attributes = {"group": group, "activation": "relu"}
-    assert _kernel(given, attributes, want.shape).startswith("points_relu")
+    assert kernel_of("FusedConv", given, attributes, want.shape).startswith("points_relu")
     types = [TensorType("float32", want.shape)]
     (got,) = run_node("FusedConv", given, attributes, types=types, isa=isa, constants=(1, 2), cache=cache)
     # A sum of K products of normal numbers: the rounding of K additions of size sqrt(K).
@@ -104,7 +102,7 @@ def test_other_points_keep_the_product_of_panels(
     shape = (1, 20, *x_shape[2:])
     if attributes.get("x_layout") == "nhwc":
         shape = (1, 9, 9, 20)
-    assert _kernel([x, w], attributes, shape).startswith("conv_")
+    assert kernel_of("FusedConv", [x, w], attributes, shape).startswith("conv_")
 
 
 @pytest.mark.parametrize("isa", [AVX512, AVX2, NEON, X86_64], ids=lambda isa: isa.name)
@@ -115,19 +113,3 @@ def test_a_tile_leaves_registers_for_what_it_reads(outs: int, n_pixels: int, isa
     vectors = tile_vectors(isa, rows)
     assert (rows + 1) * vectors + 1 <= isa.registers
     assert rows <= outs
-
-
-def _kernel(given: list[np.ndarray], attributes: dict[str, Any], shape: tuple[int, ...]) -> str:
-    """The kernel that a convolution of these constants is lowered to."""
-    names = [f"x{i}" for i in range(len(given))]
-    types = {name: TensorType("float32", a.shape) for name, a in zip(names, given, strict=True)}
-    inputs = tuple(names[i] for i in range(len(given)) if i not in (1, 2))
-    graph = Graph(
-        nodes=(Node("FusedConv", tuple(names), ("y",), attributes, name="it"),),
-        inputs=inputs,
-        outputs=("y",),
-        types={**types, "y": TensorType("float32", shape)},
-        constants={name: a for name, a in zip(names, given, strict=True) if name not in inputs},
-    )
-    (call,) = make_image(graph, Target(AVX2, 2)).calls
-    return call.kernel.name

@@ -8,20 +8,13 @@ import pytest
 from pliant.compiler.executable.call import Target
 from pliant.compiler.executable.image import make_image
 from pliant.ir.graph import TensorType
-from pliant.kernels.emit.isa import AVX2, AVX2_VNNI, AVX512, AVX512_VNNI, X86_64, Isa, to_portable
+from pliant.kernels.emit.isa import AVX2, Isa
 from pliant.run.array_sessions.onnx_session import OnnxSession
 from pliant.run.graph.array_stage import open_image
 from pliant.run.graph.model_options import ModelOptions
 from tests.compiler.family_models import MODELS, feeds_of, model_of
 from tests.compiler.rules.run_node import expected, machine, run_node
-from tests.rows import TILE_ROWS
-
-ISAS = [AVX2, X86_64, *(to_portable(isa) for isa in (AVX512, AVX512_VNNI, AVX2_VNNI)), *TILE_ROWS]
-
-
-def _named(isa: Isa) -> str:
-    more = "-amx" if isa.has_tiles else "-vnni" if isa.has_dot else ""
-    return f"{isa.name}{more}{'-emulated' if isa.is_portable else ''}"
+from tests.rows import BYTE_ROWS, byte_row_name
 
 
 @pytest.fixture(scope="session")
@@ -49,7 +42,7 @@ def test_quantized_and_back_is_onnxs(dtype: str, cache: Path) -> None:
     np.testing.assert_allclose(y, expected("DequantizeLinear", [q, scale, zero], {"axis": 1})[0], rtol=1e-6)
 
 
-@pytest.mark.parametrize("isa", ISAS, ids=_named)
+@pytest.mark.parametrize("isa", BYTE_ROWS, ids=byte_row_name)
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16", "int16"])
 def test_long_rows_saturate_in_whole_vectors_as_in_their_rest(isa: Isa, dtype: str, cache: Path) -> None:
     """Several vectors at a time, one, and a partial one: limits, infinities and ties everywhere; NaN is 0."""
@@ -89,7 +82,7 @@ def test_dynamic_quantization_is_onnxs(spread: float, cache: Path) -> None:
     assert np.abs(q - np.clip(np.round(x / scale) + zero, 0, 255)).max() <= 0
 
 
-@pytest.mark.parametrize("isa", ISAS, ids=_named)
+@pytest.mark.parametrize("isa", BYTE_ROWS, ids=byte_row_name)
 @pytest.mark.parametrize("weights", ["runtime", "bytes", "words"])
 @pytest.mark.parametrize(("left", "right"), [("uint8", "int8"), ("int8", "int8"), ("uint8", "uint8")])
 def test_integer_products_are_exact(isa: Isa, weights: str, left: str, right: str, cache: Path) -> None:
@@ -131,7 +124,7 @@ def test_qlinear_matmul_is_onnxs(cache: Path) -> None:
     assert (y == wanted).mean() > 0.9
 
 
-@pytest.mark.parametrize("isa", ISAS, ids=_named)
+@pytest.mark.parametrize("isa", BYTE_ROWS, ids=byte_row_name)
 def test_dynamic_products_of_bytes_are_those_of_int16(isa: Isa, cache: Path) -> None:
     """Rows quantized to bytes for the CPUs that multiply them give the same sums; only scales are floats."""
     names = [name for name in MODELS if name.endswith("int8_dynamic")]
