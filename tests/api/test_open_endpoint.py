@@ -17,7 +17,7 @@ from pliant.models.recurrent.recurrent_source import RecurrentSource, random_rec
 from pliant.models.spec import tensor_shapes
 from pliant.models.tokenizer import TokenizedInput, open_tokenizer
 from pliant.run.session.session import Session
-from pliant.run.session.text_feeds import Tensors
+from pliant.run.session.text_feeds import AnswerArrays
 from tests.reference_model import run_model
 from tests.serve.models import Upper, texts
 from tests.serve.nodes import PATIENCE_S, running
@@ -143,7 +143,7 @@ def test_options_of_text_encoders_are_refused_for_other_models() -> None:
 class NotOne(Upper):
     """Takes no input of length 1, as a convolution wider than that."""
 
-    def _answer(self, request: Request) -> Tensors:
+    def _answer(self, request: Request) -> AnswerArrays:
         if request.length == 1:
             raise ZeroDivisionError("too short")
         return super()._answer(request)

@@ -13,7 +13,7 @@ from pliant.ir.port import Port
 from pliant.ir.reply import Reply
 from pliant.run.memory_use import MemoryUse
 from pliant.run.session.session import Session
-from pliant.run.session.text_feeds import Tensors
+from pliant.run.session.text_feeds import AnswerArrays
 from pliant.serve.protocol.oip_tensors import DATATYPES
 
 
@@ -51,7 +51,7 @@ class Fake(Session[None]):
         return Reply(outputs, self.name, 0.0, None, request.length)
 
     @abstractmethod
-    def _answer(self, request: Request) -> Tensors: ...
+    def _answer(self, request: Request) -> AnswerArrays: ...
 
 
 class Upper(Fake):
@@ -74,10 +74,10 @@ class Upper(Fake):
         self.is_closed = False
         self._mark = mark.encode()
 
-    def request(self, feeds: Tensors) -> Request:
+    def request(self, feeds: AnswerArrays) -> Request:
         return Request(len(feeds["text"][0]), tensors=feeds)
 
-    def _answer(self, request: Request) -> Tensors:
+    def _answer(self, request: Request) -> AnswerArrays:
         text = request.tensors["text"][0]
         self.answered.append(text)
         assert self.gate.wait(60)
@@ -106,7 +106,7 @@ class Echo(Fake):
         self.name = "echo"
         self.inputs = self.outputs = tuple(Port(dtype, dtype, (None, None)) for dtype in only)
 
-    def request(self, feeds: Tensors) -> Request:
+    def request(self, feeds: AnswerArrays) -> Request:
         return Request(next(iter(feeds.values())).size, tensors=feeds)
 
     def _answer(self, request: Request) -> Mapping[str, np.ndarray]:

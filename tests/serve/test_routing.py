@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from pliant.ir.endpoint import Request
 from pliant.route.node_identity import Identity
 from pliant.route.node_messages import CURVE_HEADER, ROUTE_HEADER, RouteMessage, decode_advert, encode_route
-from pliant.run.session.text_feeds import Tensors
+from pliant.run.session.text_feeds import AnswerArrays
 from pliant.serve.http.limits import Limits
 from pliant.serve.upstream.upstreams import REQUEST_HEADER
 from tests.serve.liars import Liar
@@ -277,7 +277,7 @@ def test_a_node_that_takes_longer_than_it_tells_is_set_aside(monkeypatch: pytest
 class SlowReader(Upper):
     """Takes its time before it knows what is asked."""
 
-    def request(self, feeds: Tensors) -> Request:
+    def request(self, feeds: AnswerArrays) -> Request:
         time.sleep(0.2)
         return super().request(feeds)
 

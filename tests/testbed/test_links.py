@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
 
-from pliant.cluster.lead.measure_links import Pair, links_of, measure_links
+from pliant.cluster.lead.measure_links import DevicePair, links_of, measure_links
 from pliant.cluster.net.comm_zmq import ZmqComm
 from pliant.cluster.net.key import Key, make_key
 from pliant.ir.link import Link
@@ -13,13 +13,13 @@ from testbed.inside import inside
 from tests.testbed.conftest import MakeNetwork
 
 
-def _measured(devices: list[Device], key: Key) -> dict[Pair, Link]:
+def _measured(devices: list[Device], key: Key) -> dict[DevicePair, Link]:
     """All pairs, by one thread a device, over the connections that inference uses."""
     names = [device.name for device in devices]
     addresses: dict[str, str] = {}
     here, done = Barrier(len(devices)), Barrier(len(devices))
 
-    def member(device: Device) -> dict[Pair, Link]:
+    def member(device: Device) -> dict[DevicePair, Link]:
         with inside(device), ZmqComm(device.name, key, f"{device.address}:0") as comm:
             addresses[device.name] = comm.address
             here.wait(30)

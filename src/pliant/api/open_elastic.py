@@ -49,7 +49,7 @@ from pliant.store.manifest import AccuracyTable, put_accuracy, put_importance
 from pliant.store.read import Store, open_store
 from pliant.system import cpu_pressure
 
-Baseline = Literal["load-exec", "stdpl-2", "stdpl-6", "stdpl-32", "preload-6", "preload-32"]
+BaselineName = Literal["load-exec", "stdpl-2", "stdpl-6", "stdpl-32", "preload-6", "preload-32"]
 # Called with what is being done, how much of it is done, and of how much.
 OnProgress = Callable[[str, int, int], None]
 
@@ -79,7 +79,7 @@ def open_elastic(
     profile: DeviceProfile | None = None,
     memory: MemoryBudget | None = None,
     dilation: Dilation = Dilation(),  # noqa: B008 - frozen
-    baseline: Baseline | None = None,
+    baseline: BaselineName | None = None,
     quantizer: Quantizer | None = None,
     cache: Path | None = None,
     on_progress: OnProgress = lambda what, done, total: None,
@@ -150,7 +150,7 @@ def choose_options(
 
 
 def plan_of(
-    store: Store, profile: DeviceProfile, options: SessionOptions, baseline: Baseline | None = None
+    store: Store, profile: DeviceProfile, options: SessionOptions, baseline: BaselineName | None = None
 ) -> Plan:
     """Return the plan of a session with these options, without reading weights or compiling.
 

@@ -19,7 +19,7 @@ from pliant.api.model import (
     StoreModel,
     unsupported_error,
 )
-from pliant.api.open_elastic import Baseline, OnProgress, PrecisionOptions, open_elastic
+from pliant.api.open_elastic import BaselineName, OnProgress, PrecisionOptions, open_elastic
 from pliant.api.resolve import Source, resolve
 from pliant.errors import InputError, NodeError
 from pliant.ir.device import DeviceProfile
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from pliant.serve.node.routing import Routing
 
 
-_CHOICES = {"depths": Depths, "baseline": Baseline, "quantizer": Quantizer}
+_CHOICES = {"depths": Depths, "baseline": BaselineName, "quantizer": Quantizer}
 _TYPES = {"profile": DeviceProfile, "dilation": Dilation, "plan": PlanOptions}
 """Options of text encoders: their choices, and their types."""
 
@@ -69,7 +69,7 @@ def open(
     margin: float = MARGIN,
     io_reserve: float | None = None,
     adapt: bool = True,
-    baseline: Baseline | None = None,
+    baseline: BaselineName | None = None,
     quantizer: Quantizer | None = None,
     cache: Path | None = None,
     on_progress: OnProgress = lambda what, done, total: None,

@@ -11,7 +11,7 @@ import numpy as np
 import typer
 
 from pliant.api.model import ElasticModel, Model
-from pliant.cli.eval_rows import EvalRow, Item, examples_of, make_asker
+from pliant.cli.eval_rows import EvalExample, EvalRow, examples_of, make_asker
 from pliant.cli.shared.feed_file import is_feed_file, labelled_feeds
 from pliant.cli.shared.refuse_options import refuse_options
 from pliant.cli.shared.show import print_json, progress_bar
@@ -99,7 +99,7 @@ def evaluate(args: EvalArguments) -> None:
         _show(values)
 
 
-_Ask = Callable[[Sequence[Item]], Sequence[EvalRow]]
+_Ask = Callable[[Sequence[EvalExample]], Sequence[EvalRow]]
 
 
 def _rows(
@@ -107,7 +107,7 @@ def _rows(
     model: Model,
     session: Session[Any],
     on_row: Callable[[int, int], None],
-    items: Sequence[Item],
+    items: Sequence[EvalExample],
 ) -> Sequence[EvalRow]:
     """Return the answers, computed here or on Ray."""
     if args.on == "ray":

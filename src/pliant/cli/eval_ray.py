@@ -10,8 +10,8 @@ from typing import Any, final
 
 import numpy as np
 
-from pliant.api.open_elastic import Baseline
-from pliant.cli.eval_rows import EvalRow, Item, make_asker
+from pliant.api.open_elastic import BaselineName
+from pliant.cli.eval_rows import EvalExample, EvalRow, make_asker
 from pliant.cli.shared.verb_options import SessionArguments, resolve_for
 from pliant.errors import InputError
 from pliant.ray.assigned_threads import assigned_threads
@@ -31,7 +31,7 @@ _BATCH = 32
 class Evaluator:
     """An actor: it opens the model once, and answers examples one after the other, as on one machine."""
 
-    def __init__(self, session: SessionArguments, baseline: Baseline | None, is_text: bool) -> None:
+    def __init__(self, session: SessionArguments, baseline: BaselineName | None, is_text: bool) -> None:
         model = resolve_for(session.source, "eval")
         session = replace(session, threads=assigned_threads(session.threads))
         opened = session.open(model, lambda what, done, total: None, baseline, takes=("latency",))
@@ -44,8 +44,8 @@ class Evaluator:
 
 def rows_on_ray(
     session: SessionArguments,
-    baseline: Baseline | None,
-    items: Sequence[Item],
+    baseline: BaselineName | None,
+    items: Sequence[EvalExample],
     n_actors: int | None,
     on_row: Callable[[int, int], None],
 ) -> list[EvalRow]:

@@ -13,7 +13,7 @@ from pliant.run.process_memory import peak_rss_bytes
 from pliant.run.session.session import Session
 from pliant.run.submodel.elastic_details import ElasticDetails
 
-Item = tuple[str, str | None] | Mapping[str, np.ndarray]
+EvalExample = tuple[str, str | None] | Mapping[str, np.ndarray]
 """A text with its pair or without, or the feeds of an example, with a first dimension of 1."""
 
 
@@ -40,15 +40,15 @@ class EvalRow:
     elastic: ElasticRow | None = None
 
 
-def make_asker(model: Model, session: Session[Any], is_text: bool) -> Callable[[Item], EvalRow]:
+def make_asker(model: Model, session: Session[Any], is_text: bool) -> Callable[[EvalExample], EvalRow]:
     """Return a function that answers one example. Raises InputError for texts if the model reads none."""
     return _text_asker(model, session) if is_text else _array_asker(session)
 
 
-def _text_asker(model: Model, session: Session[Any]) -> Callable[[Item], EvalRow]:
+def _text_asker(model: Model, session: Session[Any]) -> Callable[[EvalExample], EvalRow]:
     asked = text_model(model, session)
 
-    def ask(item: Item) -> EvalRow:
+    def ask(item: EvalExample) -> EvalRow:
         assert isinstance(item, tuple)
         reply = asked.answer(*item)
         return _row(reply, reply.label)
@@ -56,10 +56,10 @@ def _text_asker(model: Model, session: Session[Any]) -> Callable[[Item], EvalRow
     return ask
 
 
-def _array_asker(session: Session[Any]) -> Callable[[Item], EvalRow]:
+def _array_asker(session: Session[Any]) -> Callable[[EvalExample], EvalRow]:
     met: list[bool] = []
 
-    def ask(item: Item) -> EvalRow:
+    def ask(item: EvalExample) -> EvalRow:
         assert isinstance(item, Mapping)
         request = session.request(item)
         if not met:
@@ -86,6 +86,6 @@ def _row(reply: Reply[Any], answer: str | int | None) -> EvalRow:
     return EvalRow(answer, reply.seconds, reply.accuracy, peak_rss_bytes(), elastic)
 
 
-def examples_of(feeds: Mapping[str, np.ndarray], n: int) -> Sequence[Item]:
+def examples_of(feeds: Mapping[str, np.ndarray], n: int) -> Sequence[EvalExample]:
     """Return the first `n` rows of the arrays, one example each."""
     return [{name: array[i : i + 1] for name, array in feeds.items()} for i in range(n)]

@@ -13,7 +13,7 @@ from pliant.cli.shared.verb_options import (
     Arithmetic,
     Json,
     SessionArguments,
-    Source,
+    SourceArgument,
     Threads,
     parse_numbers,
     resolve_for,
@@ -33,7 +33,7 @@ _LEAST_RUNS, _MOST_RUNS = 3, 1000
 class ProfileArguments:
     """The options of `pliant profile`."""
 
-    source: Source
+    source: SourceArgument
     lengths: Annotated[
         str | None,
         typer.Option(

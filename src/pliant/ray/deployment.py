@@ -13,7 +13,7 @@ from pliant.api.resolve import Source
 from pliant.errors import BudgetError, NodeError
 from pliant.quantities import parse_seconds
 from pliant.ray.assigned_threads import assigned_threads
-from pliant.ray.handle_call import Inputs, read_call, write_call
+from pliant.ray.handle_call import CallInputs, read_call, write_call
 from pliant.ray.replica_advert import advert_of, input_size
 from pliant.route.choice.request_terms import Terms
 from pliant.serve.access.access import AccessControl
@@ -75,7 +75,7 @@ class Replica:
 
     async def answer(
         self,
-        inputs: Inputs,
+        inputs: CallInputs,
         *,
         deadline_s: float | None = None,
         accuracy_floor: float | None = None,

@@ -15,10 +15,10 @@ from pliant.serve.protocol.client_messages import read_answer
 from pliant.serve.protocol.inference import Signature
 from pliant.serve.protocol.oip_tensors import DATATYPES, write_bytes
 
-Inputs = str | Mapping[str, Any]
+CallInputs = str | Mapping[str, Any]
 
 
-def write_call(inputs: Inputs, terms: Terms, model: Signature) -> InferCall:
+def write_call(inputs: CallInputs, terms: Terms, model: Signature) -> InferCall:
     """Encode a text, or feeds by name as a session's `run` takes them, as a binary request.
 
     Raises InputError for inputs that the model does not have.
@@ -53,7 +53,7 @@ def call_bytes(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int | None:
     return sum(len(msgspec.json.encode(np.asarray(value).tolist())) for value in inputs.values())
 
 
-def _feeds(inputs: Inputs, model: Signature) -> dict[str, "np.ndarray[Any, Any]"]:
+def _feeds(inputs: CallInputs, model: Signature) -> dict[str, "np.ndarray[Any, Any]"]:
     if isinstance(inputs, str):
         return {"text": as_bytes(inputs)}
     ports = {port.name: port for port in model.inputs}

@@ -9,7 +9,7 @@ import pliant
 from pliant.errors import BudgetError, InputError
 from pliant.ir.dilation import Dilation
 from pliant.ir.endpoint import Endpoint, Request
-from pliant.run.session.text_feeds import Tensors
+from pliant.run.session.text_feeds import AnswerArrays
 from tests.models.onnx_models import parse
 from tests.serve.models import Fake
 
@@ -26,7 +26,7 @@ class Slow(Fake):
         self.now_s = 0.0
         self.slept_s: list[float] = []
 
-    def request(self, feeds: Tensors) -> Request:
+    def request(self, feeds: AnswerArrays) -> Request:
         return Request(1, tensors=feeds)
 
     def sample(self, length: int) -> dict[str, np.ndarray]:
@@ -35,7 +35,7 @@ class Slow(Fake):
     def close(self) -> None:
         pass
 
-    def _answer(self, request: Request) -> Tensors:
+    def _answer(self, request: Request) -> AnswerArrays:
         self.now_s += 1e-3 * request.length
         return {"n": np.array([request.length])}
 

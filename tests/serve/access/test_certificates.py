@@ -9,7 +9,7 @@ import pytest
 from pliant.errors import NodeError
 from pliant.route.node_identity import Identity
 from pliant.serve.access.access import AccessControl, AccessRequest, Refusal
-from pliant.serve.access.security import Tls, Tokens, names_of
+from pliant.serve.access.security import AccessTokens, Tls, names_of
 from tests.serve.access.certificates import Authority
 from tests.serve.models import Upper
 from tests.serve.nodes import PATIENCE_S, Running, asking, fixed, running
@@ -102,20 +102,20 @@ def shown(token: str | None, *names: str) -> AccessRequest:
 @pytest.mark.parametrize(
     ("tokens", "token", "names", "status"),
     [
-        (Tokens([CLIENT]), None, ("a",), None),
-        (Tokens([CLIENT]), CLIENT, ("a",), None),
-        (Tokens([CLIENT]), CLIENT, (), 403),
-        (Tokens([CLIENT]), None, (), 401),
-        (Tokens([CLIENT], [PEER]), PEER, ("a",), None),
-        (Tokens([CLIENT], [PEER]), PEER, (), 403),
-        (Tokens([CLIENT], [PEER]), None, ("a",), 401),
-        (Tokens([CLIENT], [PEER]), CLIENT, ("a",), 403),
-        (Tokens(), None, ("a",), None),
-        (Tokens(), None, (), 403),
+        (AccessTokens([CLIENT]), None, ("a",), None),
+        (AccessTokens([CLIENT]), CLIENT, ("a",), None),
+        (AccessTokens([CLIENT]), CLIENT, (), 403),
+        (AccessTokens([CLIENT]), None, (), 401),
+        (AccessTokens([CLIENT], [PEER]), PEER, ("a",), None),
+        (AccessTokens([CLIENT], [PEER]), PEER, (), 403),
+        (AccessTokens([CLIENT], [PEER]), None, ("a",), 401),
+        (AccessTokens([CLIENT], [PEER]), CLIENT, ("a",), 403),
+        (AccessTokens(), None, ("a",), None),
+        (AccessTokens(), None, (), 403),
     ],
 )
 def test_where_there_are_peer_tokens_a_node_needs_both(
-    tokens: Tokens, token: str | None, names: tuple[str, ...], status: int | None
+    tokens: AccessTokens, token: str | None, names: tuple[str, ...], status: int | None
 ) -> None:
     """Certificates bind more tightly than tokens, and take nothing away from them."""
     found = AccessControl(tokens, asks_certificate=True).admit(shown(token, *names))
@@ -124,7 +124,7 @@ def test_where_there_are_peer_tokens_a_node_needs_both(
 
 def test_without_client_ca_a_certificate_is_not_asked_for() -> None:
     """Nor does its name count."""
-    access = AccessControl(Tokens([CLIENT], [PEER]))
+    access = AccessControl(AccessTokens([CLIENT], [PEER]))
     access.check_sender("anybody", ("a",))
     assert isinstance(access.admit(shown(None, "a")), Refusal)
     with pytest.raises(NodeError, match="--tls-cert"):

@@ -15,7 +15,7 @@ from pliant.errors import NodeError
 from pliant.serve.access.access import AccessControl, AccessGrant, AccessRequest
 from pliant.serve.access.credentials import Credentials, TokenFiles
 from pliant.serve.access.roles import Role
-from pliant.serve.access.security import Tokens, read_tokens
+from pliant.serve.access.security import AccessTokens, read_tokens
 from pliant.serve.node.reloads import Reloads
 from tests.serve.access.certificates import Authority
 from tests.serve.models import Upper
@@ -162,7 +162,7 @@ def test_a_certificate_without_its_key_changes_nothing(tmp_path: Path) -> None:
     """The two files are not replaced at once."""
     authority = Authority(tmp_path / "a")
     tls = authority.node("127.0.0.1")
-    credentials = Credentials(Tokens(), TokenFiles(), tls)
+    credentials = Credentials(AccessTokens(), TokenFiles(), tls)
     before = (credentials.server_tls, credentials.client_tls)
     other, _ = authority.issue("127.0.0.1", file="other")
     assert tls.cert is not None
@@ -201,10 +201,10 @@ def test_sighup_reads_anew_in_order_and_one_after_the_other() -> None:
 
 def test_tokens_that_are_accepted_hold_at_once() -> None:
     """Also on connections that are open: a token is looked at for each request."""
-    access = AccessControl(Tokens([OLD]))
+    access = AccessControl(AccessTokens([OLD]))
     shown = AccessRequest("GET", "/v2", (f"Bearer {OLD}",))
     assert isinstance(access.admit(shown), AccessGrant)
-    access.replace_tokens(Tokens([NEW], [PEER]))
+    access.replace_tokens(AccessTokens([NEW], [PEER]))
     assert not isinstance(access.admit(shown), AccessGrant)
     assert access.tokens.has(Role.PEER)
 
@@ -212,7 +212,7 @@ def test_tokens_that_are_accepted_hold_at_once() -> None:
 def test_files_are_read_by_role(tmp_path: Path) -> None:
     """Of a role without a file, the tokens are as they were given."""
     files = TokenFiles(None, written(tmp_path / "p", NEW))
-    assert files.read(Tokens([OLD], [PEER], [OPERATOR])).kinds == ((OLD,), (NEW,), (OPERATOR,))
+    assert files.read(AccessTokens([OLD], [PEER], [OPERATOR])).kinds == ((OLD,), (NEW,), (OPERATOR,))
     with pytest.raises(NodeError, match="two roles"):
-        files.read(Tokens([NEW]))
+        files.read(AccessTokens([NEW]))
     assert read_tokens(tmp_path / "p") == (NEW,)

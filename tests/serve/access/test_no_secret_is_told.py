@@ -12,7 +12,7 @@ import pytest
 from pliant.errors import NodeError
 from pliant.serve.access.credentials import TokenFiles
 from pliant.serve.access.roles import RULES
-from pliant.serve.access.security import ListenAddress, Tokens, read_tokens
+from pliant.serve.access.security import AccessTokens, ListenAddress, read_tokens
 from pliant.serve.http.limits import Limits
 from pliant.serve.node.routing import Routing
 from pliant.serve.node.start_node import NodeOptions
@@ -67,7 +67,7 @@ def test_no_token_is_in_any_output(
 @pytest.mark.parametrize(
     "fails",
     [
-        lambda path: Tokens([CLIENT], [CLIENT]),
+        lambda path: AccessTokens([CLIENT], [CLIENT]),
         lambda path: read_tokens(written(path, f"{CLIENT} {PEER}")),
         lambda path: read_tokens(written(path, f"{CLIENT}\n{'x' * 3}")),
         lambda path: checked_url(f"http://user:{CLIENT}@host:80"),
@@ -90,7 +90,7 @@ def written(path: Path, text: str) -> Path:
 
 def test_no_options_show_a_token() -> None:
     """They are printed by debuggers and by frameworks that report errors."""
-    tokens = Tokens([CLIENT], [PEER], [OPERATOR])
+    tokens = AccessTokens([CLIENT], [PEER], [OPERATOR])
     options = NodeOptions(
         listen=ListenAddress("127.0.0.1", 0),
         tokens=(CLIENT,),

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pliant.errors import InputError, NodeError
 from pliant.serve.access.access import AccessControl, AccessGrant, AccessRequest
 from pliant.serve.access.rates import ClientRates, Rate, RateLimiter, client_at, parse_rates
-from pliant.serve.access.security import Tokens
+from pliant.serve.access.security import AccessTokens
 from tests.serve.models import Upper
 from tests.serve.nodes import PATIENCE_S, asking, running
 
@@ -127,7 +127,7 @@ def shown(path: str, token: str | None = None, address: str = "10.0.0.1") -> Acc
 
 def test_who_a_client_is() -> None:
     """One token at all addresses, or an address, with whatever wrong tokens; no node and no operator."""
-    access = AccessControl(Tokens([CLIENT, OTHER], [PEER], [OPERATOR]), SELDOM, Clock())
+    access = AccessControl(AccessTokens([CLIENT, OTHER], [PEER], [OPERATOR]), SELDOM, Clock())
 
     def is_admitted(*args: str | None) -> bool:
         return isinstance(access.admit(shown(*args)), AccessGrant)  # type: ignore[arg-type]

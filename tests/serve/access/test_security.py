@@ -8,9 +8,9 @@ import pytest
 from pliant.errors import NodeError
 from pliant.serve.access.roles import Role
 from pliant.serve.access.security import (
+    AccessTokens,
     ListenAddress,
     Tls,
-    Tokens,
     check_exposure,
     parse_address,
     read_tokens,
@@ -28,7 +28,7 @@ def written(path: Path, text: str, mode: int = 0o600) -> Path:
 
 def test_any_of_the_tokens_opens_and_nothing_else() -> None:
     """Two tokens hold while one is being replaced by the other."""
-    tokens = Tokens([TOKEN, "fedcba9876543210"])
+    tokens = AccessTokens([TOKEN, "fedcba9876543210"])
     assert role_of(tokens, f"Bearer {TOKEN}") is Role.CLIENT
     assert role_of(tokens, "bearer fedcba9876543210") is Role.CLIENT
     for wrong in (
@@ -44,21 +44,21 @@ def test_any_of_the_tokens_opens_and_nothing_else() -> None:
         assert tokens.find(wrong) is None, wrong
 
 
-def role_of(tokens: Tokens, authorization: str) -> Role | None:
+def role_of(tokens: AccessTokens, authorization: str) -> Role | None:
     known = tokens.find(authorization)
     return None if known is None else known.role
 
 
 def test_it_is_known_which_token_was_shown() -> None:
     """A node below that still has the old one is told of changes with that."""
-    tokens = Tokens(["client-token-0123"], [TOKEN, "fedcba9876543210"], ["operator-token-01"])
+    tokens = AccessTokens(["client-token-0123"], [TOKEN, "fedcba9876543210"], ["operator-token-01"])
     known = tokens.find("Bearer  fedcba9876543210")
     assert known is not None
     assert (known.role, known.token) == (Role.PEER, "fedcba9876543210")
     assert role_of(tokens, "Bearer client-token-0123") is Role.CLIENT
     assert role_of(tokens, "Bearer operator-token-01") is Role.OPERATOR
     assert tokens.upstream_token == TOKEN
-    assert Tokens().find(f"Bearer {TOKEN}") is None
+    assert AccessTokens().find(f"Bearer {TOKEN}") is None
     assert TOKEN not in repr(known)
 
 
@@ -72,7 +72,7 @@ def test_every_token_is_compared_in_constant_time(monkeypatch: pytest.MonkeyPatc
         return whole(known, given)
 
     monkeypatch.setattr(hmac, "compare_digest", recorded)
-    tokens = Tokens([TOKEN, "f" * 64], ["peer-token-0123456"])
+    tokens = AccessTokens([TOKEN, "f" * 64], ["peer-token-0123456"])
     for given in (TOKEN, TOKEN[:-1], "f" * 64, "", "x" * 1000):
         compared.clear()
         tokens.find(f"Bearer {given}")
@@ -130,15 +130,15 @@ def test_strangers_are_not_let_near_an_open_node(host: str) -> None:
     """Loopback by default; elsewhere a token, or the user's word."""
     listen = ListenAddress(host, 80)
     with pytest.raises(NodeError, match="--token-file"):
-        check_exposure(listen, Tokens(), is_insecure=False)
-    check_exposure(listen, Tokens([TOKEN]), is_insecure=False)
-    check_exposure(listen, Tokens(), is_insecure=True)
+        check_exposure(listen, AccessTokens(), is_insecure=False)
+    check_exposure(listen, AccessTokens([TOKEN]), is_insecure=False)
+    check_exposure(listen, AccessTokens(), is_insecure=True)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost"])
 def test_loopback_needs_no_token(host: str) -> None:
     """The demo starts with one line."""
-    check_exposure(ListenAddress(host, 80), Tokens(), is_insecure=False)
+    check_exposure(ListenAddress(host, 80), AccessTokens(), is_insecure=False)
 
 
 def test_a_certificate_without_its_key_is_refused(tmp_path: Path) -> None:
@@ -162,14 +162,14 @@ def test_a_key_that_others_can_read_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("host", "tokens", "is_warned"),
     [
-        ("0.0.0.0", Tokens([TOKEN]), True),
-        ("10.0.0.1", Tokens([], [TOKEN]), True),
-        ("127.0.0.1", Tokens([TOKEN]), False),
-        ("0.0.0.0", Tokens(), False),
+        ("0.0.0.0", AccessTokens([TOKEN]), True),
+        ("10.0.0.1", AccessTokens([], [TOKEN]), True),
+        ("127.0.0.1", AccessTokens([TOKEN]), False),
+        ("0.0.0.0", AccessTokens(), False),
     ],
 )
 def test_tokens_over_plain_http_are_warned_of_at_the_start(
-    host: str, tokens: Tokens, is_warned: bool, caplog: pytest.LogCaptureFixture
+    host: str, tokens: AccessTokens, is_warned: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Who runs the node may not know that nothing encrypts them."""
     warn_unencrypted(ListenAddress(host, 80), tokens, Tls())

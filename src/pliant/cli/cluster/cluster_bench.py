@@ -8,7 +8,7 @@ import numpy as np
 import typer
 from rich.table import Table
 
-from pliant.cli.cluster.cluster_options import ModelName, PrimaryArguments, Tokens
+from pliant.cli.cluster.cluster_options import ModelName, PrimaryArguments, TokensOption
 from pliant.cli.shared.show import console, print_json
 from pliant.cli.shared.verb_options import Json
 from pliant.ir.partition import Mode
@@ -39,7 +39,7 @@ class ClusterBenchArguments:
 
     model: ModelName
     primary: PrimaryArguments
-    tokens: Tokens = 128
+    tokens: TokensOption = 128
     runs: Annotated[int, typer.Option(help="Number of timed runs of each configuration.", min=3)] = 10
     json: Json = False
 

@@ -27,7 +27,7 @@ KeyFile = Annotated[
         show_default="pliant/cluster.key in the user's configuration folder",
     ),
 ]
-Memory = Annotated[
+MemoryOption = Annotated[
     str | None,
     typer.Option(
         help="Memory for models on this device, such as 1GB; @FILE reads it from a file each time it "
@@ -42,7 +42,7 @@ ModelName = Annotated[
         autocompletion=shipped,
     ),
 ]
-Tokens = Annotated[int, typer.Option(help="Number of input rows: tokens, patches or frames.", min=1)]
+TokensOption = Annotated[int, typer.Option(help="Number of input rows: tokens, patches or frames.", min=1)]
 Deadline = Annotated[str | None, typer.Option(help="Deadline from input to answer, such as 200ms.")]
 Slower = Annotated[
     float, typer.Option(help="Emulate a device that computes this many times slower.", min=1.0)
@@ -100,7 +100,7 @@ class PrimaryArguments:
     adapt: Annotated[
         bool, typer.Option(help="Change the plan during a run when devices or links change.")
     ] = True
-    memory: Memory = None
+    memory: MemoryOption = None
     threads: Threads = None
     dilate_compute: Slower = 1.0
     metrics: MetricsAddress = None

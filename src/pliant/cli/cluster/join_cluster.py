@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pliant import __version__
-from pliant.cli.cluster.cluster_options import DataEngine, DataPort, KeyFile, Memory, say
+from pliant.cli.cluster.cluster_options import DataEngine, DataPort, KeyFile, MemoryOption, say
 from pliant.cli.cluster.process_metrics import MetricsAddress, worker_page
 from pliant.cli.shared.show import print_json
 from pliant.cli.shared.verb_options import Json, Threads, shipped
@@ -53,7 +53,7 @@ class WorkerArguments:
     key: KeyFile = None
     engine: DataEngine = "zmq"
     data_port: DataPort = None
-    memory: Memory = None
+    memory: MemoryOption = None
     threads: Threads = None
     dilate_compute: Annotated[
         str,

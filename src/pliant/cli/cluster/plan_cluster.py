@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from pliant.cli.cluster.cluster_options import Deadline, ModelName, PrimaryArguments, Tokens
+from pliant.cli.cluster.cluster_options import Deadline, ModelName, PrimaryArguments, TokensOption
 from pliant.cli.cluster.cluster_show import plan_values
 from pliant.cli.shared.show import print_json
 from pliant.cli.shared.verb_options import Json
@@ -17,7 +17,7 @@ class ClusterPlanArguments:
 
     model: ModelName
     primary: PrimaryArguments
-    tokens: Tokens = 128
+    tokens: TokensOption = 128
     latency: Deadline = None
     explain: Annotated[
         bool, typer.Option("--explain", help="Also say why: every mode's time, memory, what might be saved.")

@@ -29,10 +29,10 @@ _CHANGING = ("queue", "client_rate", "client_bandwidth")
 """Options of a node that may change while it runs."""
 _COMMON = ("threads", "dilate", "power")
 """Options of a node that apply to each of several models."""
-Table = Mapping[str, Any]
+TomlTable = Mapping[str, Any]
 
 
-def read_options(args: "NodeArguments") -> tuple["NodeArguments", tuple[Table, ...]]:
+def read_options(args: "NodeArguments") -> tuple["NodeArguments", tuple[TomlTable, ...]]:
     """Return the options, those of the command line before those of `config`, and the models of that file.
 
     Raises InputError for a file with mistakes, and if no model is named.
@@ -60,7 +60,7 @@ def read_options(args: "NodeArguments") -> tuple["NodeArguments", tuple[Table, .
     return replace(args, **said), found.models
 
 
-def model_entries(args: "NodeArguments", tables: Sequence[Table]) -> list[ModelEntry]:
+def model_entries(args: "NodeArguments", tables: Sequence[TomlTable]) -> list[ModelEntry]:
     """Return the entries for the repository. Raises PliantError for an invalid model or option."""
     named, several = args.model or [], bool(tables) or len(args.model or ()) > 1
     own = [f.name for f in fields(ModelArguments) if hasattr(args, f.name) and f.name != "name"]
@@ -119,7 +119,7 @@ async def reload_models(given: "NodeArguments", running: "NodeArguments", contro
     _LOG.warning("%s was read again", given.config)
 
 
-def _endpoints(args: "NodeArguments", table: Table) -> ModelEndpoints:
+def _endpoints(args: "NodeArguments", table: TomlTable) -> ModelEndpoints:
     """Raises PliantError for invalid addresses and terms."""
     latency = table.get("latency", args.latency)
     terms = Terms(

@@ -8,7 +8,7 @@ import typer
 
 from pliant.api import open_elastic as api
 from pliant.api.model import VERBS, ElasticModel, Model, OnnxGraph, unsupported_error
-from pliant.api.open_elastic import Baseline, OnProgress, PrecisionOptions
+from pliant.api.open_elastic import BaselineName, OnProgress, PrecisionOptions
 from pliant.api.open_session import open as open_session
 from pliant.api.resolve import resolve, shipped_models
 from pliant.cli.shared.refuse_options import option_text, refuse_options
@@ -35,7 +35,7 @@ def shipped(incomplete: str) -> list[str]:
     return [name for name in shipped_models() if name.startswith(incomplete)]
 
 
-Source = Annotated[
+SourceArgument = Annotated[
     str,
     typer.Argument(
         help="A model that ships with pliant (sst2), a model directory, a store, a hub id, an ONNX "
@@ -48,7 +48,7 @@ Threads = Annotated[
 ]
 Arithmetic = Annotated[ComputeDtype, typer.Option("--compute", help="Arithmetic of the matrix products.")]
 System = Annotated[
-    Baseline | None, typer.Option(help="Plan and run as one of the baselines of the STI paper.")
+    BaselineName | None, typer.Option(help="Plan and run as one of the baselines of the STI paper.")
 ]
 LayersLeft = Annotated[
     Depths | None,
@@ -103,7 +103,7 @@ class SessionArguments:
     contradicts `--paper`.
     """
 
-    source: Source
+    source: SourceArgument
     latency: Annotated[
         str | None,
         typer.Option(
@@ -241,7 +241,7 @@ class SessionArguments:
         self,
         model: Model,
         on_progress: OnProgress,
-        baseline: Baseline | None = None,
+        baseline: BaselineName | None = None,
         takes: tuple[str, ...] = (),
     ) -> Session[Any]:
         """Open the session of any model. Raises InputError naming options that this kind does not have.
@@ -264,7 +264,7 @@ class SessionArguments:
         )
 
     def open_elastic(
-        self, model: ElasticModel, on_progress: OnProgress, baseline: Baseline | None = None
+        self, model: ElasticModel, on_progress: OnProgress, baseline: BaselineName | None = None
     ) -> ElasticSession:
         """Open the session, of pliant's planner or of a baseline. Packs and profiles on first use."""
         refuse_options(model, self, ("weights",), _PLANNED)

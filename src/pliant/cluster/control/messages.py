@@ -31,7 +31,7 @@ Epoch = Annotated[int, msgspec.Meta(ge=-1, le=1 << 62)]
 """The last epoch that a worker has seen from any primary; -1 before the first."""
 
 
-Amount = Annotated[int, msgspec.Meta(ge=0)]
+NonNegativeInt = Annotated[int, msgspec.Meta(ge=0)]
 Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=1e9)]
 
 
@@ -45,7 +45,7 @@ class Hello(ControlMessage, frozen=True):
     version: str
     data_address: str
     n_threads: int
-    free_bytes: Amount
+    free_bytes: NonNegativeInt
     models: tuple[str, ...]
     last_epoch: Epoch = -1
     engine: str = "zmq"
@@ -87,8 +87,8 @@ class PrepareSuccess(ControlMessage, frozen=True, tag="Ready"):
 
     plan: int
     load_s: Seconds
-    loaded_bytes: Amount
-    free_bytes: Amount
+    loaded_bytes: NonNegativeInt
+    free_bytes: NonNegativeInt
 
 
 class PrepareFailure(ControlMessage, frozen=True, tag="Unable"):
@@ -220,7 +220,7 @@ class SpanReport(ControlMessage, frozen=True, tag="Report"):
 class StatusUpdate(ControlMessage, frozen=True, tag="Status"):
     """Free memory and the last epoch, sent without a request."""
 
-    free_bytes: Amount
+    free_bytes: NonNegativeInt
     last_epoch: Epoch = -1
 
 

@@ -28,12 +28,12 @@ _SLOWER, _LATER, _LATER_S = 0.85, 1.25, 0.1e-3
 _END, _PING, _TAKE, _GIVE = range(4)
 """Requests of the first member: end, reply, take a payload and reply, send one."""
 
-Pair = tuple[str, str]
+DevicePair = tuple[str, str]
 
 
 def measure_links(
     comm: Comm, members: Sequence[str], epoch: int, *, clock: Callable[[], float] = time.perf_counter
-) -> Iterator[tuple[Pair, Link]]:
+) -> Iterator[tuple[DevicePair, Link]]:
     """Yield both directions of every pair that this member times, as (source, destination).
 
     `members` is the same sequence on every member, including this one; the tags of `epoch` have no other use.
@@ -51,7 +51,7 @@ def measure_links(
             _answer_probes(comm, first, epoch, timeout_s)
 
 
-def schedule_rounds(members: Sequence[str]) -> tuple[tuple[Pair, ...], ...]:
+def schedule_rounds(members: Sequence[str]) -> tuple[tuple[DevicePair, ...], ...]:
     """Return all pairs in the fewest rounds, each member at most once per round (the circle method)."""
     seats: list[str | None] = [*members, *([None] if len(members) % 2 else [])]
     found = []
@@ -63,7 +63,7 @@ def schedule_rounds(members: Sequence[str]) -> tuple[tuple[Pair, ...], ...]:
     return tuple(found)
 
 
-def links_of(measured: Mapping[Pair, Link]) -> Links:
+def links_of(measured: Mapping[DevicePair, Link]) -> Links:
     """Return the measured network: each member's interface, and the pairs that differ from it.
 
     An interface has the bandwidth of its fastest pair. A pair is listed if it is below 0.85 of both its

@@ -17,7 +17,7 @@ from pliant.models.tokenizer import TokenizedInput
 from pliant.store.layers import LayerWeights, Norm
 from pliant.store.store_files import Embeddings, HeadWeights, LinearWeights
 
-Tokens = Float32[np.ndarray, "tokens _"]  # one row per token, tokens of all inputs
+TokenRows = Float32[np.ndarray, "tokens _"]  # one row per token, tokens of all inputs
 Bounds = Sequence[tuple[int, int]]  # first token and end of each input
 
 # erfc(z) = 1 / (1 + a1 z + ... + a6 z**6)**16 within 3e-7 (Abramowitz and Stegun, 7.1.28); highest first.
@@ -29,15 +29,15 @@ _TANH_GELU = math.sqrt(2 / math.pi), 0.044715
 class Tape:
     """Values of a layer's forward pass that its backward pass needs: the input of every linear, and more."""
 
-    inputs: Mapping[str, Tokens]
-    qkv: tuple[Tokens, Tokens, Tokens]
+    inputs: Mapping[str, TokenRows]
+    qkv: tuple[TokenRows, TokenRows, TokenRows]
     probabilities: tuple[Float32[np.ndarray, "heads _ _"], ...]  # one per input
-    before_activation: Tokens
-    normal: tuple[Tokens, Tokens]  # each layer norm's output before weight and bias
-    scale: tuple[Tokens, Tokens]  # 1 / standard deviation of each token, [tokens, 1]
+    before_activation: TokenRows
+    normal: tuple[TokenRows, TokenRows]  # each layer norm's output before weight and bias
+    scale: tuple[TokenRows, TokenRows]  # 1 / standard deviation of each token, [tokens, 1]
 
 
-def embed(spec: ModelSpec, weights: Embeddings, inputs: Sequence[TokenizedInput]) -> tuple[Tokens, Bounds]:
+def embed(spec: ModelSpec, weights: Embeddings, inputs: Sequence[TokenizedInput]) -> tuple[TokenRows, Bounds]:
     """The first layer's input, and the bounds of each of `inputs`. Raises StoreError on damaged rows."""
     ids = np.concatenate([e.ids for e in inputs])
     weights.check(ids)
@@ -51,7 +51,7 @@ def embed(spec: ModelSpec, weights: Embeddings, inputs: Sequence[TokenizedInput]
     return x if weights.project is None else _linear(x, weights.project), bounds
 
 
-def forward(spec: ModelSpec, w: LayerWeights, x: Tokens, bounds: Bounds) -> tuple[Tokens, Tape]:
+def forward(spec: ModelSpec, w: LayerWeights, x: TokenRows, bounds: Bounds) -> tuple[TokenRows, Tape]:
     """Run one post-norm layer at full width."""
     q, k, v = (_linear(x, part) for part in (w.query, w.key, w.value))
     context = np.empty_like(x)
@@ -71,14 +71,14 @@ def forward(spec: ModelSpec, w: LayerWeights, x: Tokens, bounds: Bounds) -> tupl
 
 
 def backward(
-    spec: ModelSpec, w: LayerWeights, tape: Tape, bounds: Bounds, dy: Tokens
-) -> tuple[Tokens, dict[str, Tokens]]:
+    spec: ModelSpec, w: LayerWeights, tape: Tape, bounds: Bounds, dy: TokenRows
+) -> tuple[TokenRows, dict[str, TokenRows]]:
     """Return the loss's derivatives by the layer's input and by each linear's output, given `dy`.
 
     `dy` is the derivative by the layer's output. The derivative by a linear's weight [out, in] is
     `outputs[name].T @ tape.inputs[name]`.
     """
-    outputs: dict[str, Tokens] = {}
+    outputs: dict[str, TokenRows] = {}
     outputs["down"] = d2 = _layer_norm_backward(dy, w.output_norm, tape.normal[1], tape.scale[1])
     outputs["up"] = (d2 @ w.down.weight) * slope(spec.activation, tape.before_activation)
     middle = d2 + outputs["up"] @ w.up.weight
@@ -98,8 +98,8 @@ def backward(
 
 
 def loss_gradient(
-    head: Head, w: HeadWeights, x: Tokens, bounds: Bounds, labels: Int[np.ndarray, " inputs"]
-) -> tuple[Float32[np.ndarray, " inputs"], Tokens]:
+    head: Head, w: HeadWeights, x: TokenRows, bounds: Bounds, labels: Int[np.ndarray, " inputs"]
+) -> tuple[Float32[np.ndarray, " inputs"], TokenRows]:
     """Return each input's cross-entropy, in nats, and its derivative by the last layer's output.
 
     Raises InputError if the head is not a classifier.
@@ -126,7 +126,7 @@ def loss_gradient(
     return loss, dx
 
 
-def activate(kind: Activation, x: Tokens) -> Tokens:
+def activate(kind: Activation, x: TokenRows) -> TokenRows:
     """Apply the activation elementwise."""
     match kind:
         case "gelu":
@@ -140,7 +140,7 @@ def activate(kind: Activation, x: Tokens) -> Tokens:
             return _array(np.tanh(x))
 
 
-def slope(kind: Activation, x: Tokens) -> Tokens:
+def slope(kind: Activation, x: TokenRows) -> TokenRows:
     """Return the activation's derivative at `x`; 0 for relu at 0."""
     match kind:
         case "gelu":
@@ -156,7 +156,7 @@ def slope(kind: Activation, x: Tokens) -> Tokens:
             return _array(1 - t * t)
 
 
-def _normal_cdf(x: Tokens) -> Tokens:
+def _normal_cdf(x: TokenRows) -> TokenRows:
     z = np.minimum(np.abs(x), np.float32(12)) * np.float32(math.sqrt(0.5))
     polynomial = np.full_like(z, _ERFC[0])
     for coefficient in _ERFC[1:]:
@@ -165,11 +165,11 @@ def _normal_cdf(x: Tokens) -> Tokens:
     return _array(np.where(x < 0, tail, 1 - tail))
 
 
-def _linear(x: Tokens, w: LinearWeights) -> Tokens:
+def _linear(x: TokenRows, w: LinearWeights) -> TokenRows:
     return _array(x @ w.weight.T + w.bias)
 
 
-def _layer_norm(x: Tokens, norm: Norm, eps: float) -> tuple[Tokens, Tokens, Tokens]:
+def _layer_norm(x: TokenRows, norm: Norm, eps: float) -> tuple[TokenRows, TokenRows, TokenRows]:
     """Return the result, the normalised input and 1 / standard deviation."""
     centred = x - x.mean(axis=1, keepdims=True)
     scale = 1 / np.sqrt((centred * centred).mean(axis=1, keepdims=True) + np.float32(eps))
@@ -177,7 +177,7 @@ def _layer_norm(x: Tokens, norm: Norm, eps: float) -> tuple[Tokens, Tokens, Toke
     return normal * norm[0] + norm[1], normal, scale
 
 
-def _layer_norm_backward(dy: Tokens, norm: Norm, normal: Tokens, scale: Tokens) -> Tokens:
+def _layer_norm_backward(dy: TokenRows, norm: Norm, normal: TokenRows, scale: TokenRows) -> TokenRows:
     d = dy * norm[0]
     along = (d * normal).mean(axis=1, keepdims=True)
     return _array((d - d.mean(axis=1, keepdims=True) - normal * along) * scale)
@@ -188,11 +188,11 @@ def _softmax(x: np.ndarray) -> np.ndarray:
     return _array(e / e.sum(axis=-1, keepdims=True))
 
 
-def _heads(x: Tokens, n_heads: int) -> Float32[np.ndarray, "heads tokens _"]:
+def _heads(x: TokenRows, n_heads: int) -> Float32[np.ndarray, "heads tokens _"]:
     return x.reshape(len(x), n_heads, -1).transpose(1, 0, 2)
 
 
-def _joined(x: Float32[np.ndarray, "heads tokens _"]) -> Tokens:
+def _joined(x: Float32[np.ndarray, "heads tokens _"]) -> TokenRows:
     return x.transpose(1, 0, 2).reshape(x.shape[1], -1)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from pliant.arrays import Float
 from pliant.elastic.evaluate.labelled_inputs import LabelledInput
-from pliant.elastic.importance.backward import Tokens, backward, embed, forward, loss_gradient
+from pliant.elastic.importance.backward import TokenRows, backward, embed, forward, loss_gradient
 from pliant.errors import InputError
 from pliant.ir.bitwidths import FULL_BITS, LOWEST_BITS
 from pliant.store.coding.cut_slices import LINEARS
@@ -57,7 +57,7 @@ def _steps(low: LayerWeights, full: LayerWeights) -> Mapping[str, Float[np.ndarr
 
 
 def _along(
-    name: str, x: Tokens, dy: Tokens, step: Float[np.ndarray, "out in"], n_slices: int
+    name: str, x: TokenRows, dy: TokenRows, step: Float[np.ndarray, "out in"], n_slices: int
 ) -> Float[np.ndarray, " M"]:
     """Return the sum of dL/dW * step over each slice's weights, without computing dL/dW = dy^T x.
 

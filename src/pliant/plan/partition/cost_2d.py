@@ -15,7 +15,7 @@ from pliant.plan.partition.problem import ITEMSIZE, PartitionProblem
 from pliant.plan.partition.sizes import LayerSizes, reduce_kernels
 
 Amounts = PerDevice | Counts
-Numbers = int | Int[np.ndarray, " some"]
+PlanIndex = int | Int[np.ndarray, " some"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class GridPlans:
     def __len__(self) -> int:
         return len(self.heads)
 
-    def take(self, i: Numbers) -> "GridPlans":
+    def take(self, i: PlanIndex) -> "GridPlans":
         """Return plan number `i`, or the plans of these numbers."""
         at = np.atleast_1d(i)
         return GridPlans(*(getattr(self, one.name)[at] for one in fields(self)))

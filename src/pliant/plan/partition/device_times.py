@@ -10,7 +10,7 @@ from pliant.arrays import Float
 from pliant.ir.capability import Capability
 from pliant.plan.partition.sizes import AffineCost
 
-Table = Float[np.ndarray, "devices _"]
+TimeTable = Float[np.ndarray, "devices _"]
 """Seconds of each device (row) for 0, 1, 2, ... heads, rows or columns; column 0 is zero."""
 _Piece = tuple[Float[np.ndarray, " devices"], ...]
 _NO_PIECE = (np.inf, 0.0, 0.0, 0.0)
@@ -47,11 +47,11 @@ class DeviceTimes:
 
 
 @lru_cache(maxsize=512)
-def time_table(devices: tuple[Capability, ...], kind: str, amount: AffineCost, most: int) -> Table:
+def time_table(devices: tuple[Capability, ...], kind: str, amount: AffineCost, most: int) -> TimeTable:
     """Return the seconds of 0 to `most` units of `amount`, as `Capability.seconds` gives them; read-only."""
     ops = amount.fixed + amount.each * np.arange(most + 1.0)
     ops[0] = 0.0
-    times: Table = np.empty((len(devices), most + 1))
+    times: TimeTable = np.empty((len(devices), most + 1))
     for row, device in zip(times, devices, strict=True):
         pieces = device.curve(kind).pieces
         begins = np.searchsorted(ops, [piece[0] for piece in pieces])

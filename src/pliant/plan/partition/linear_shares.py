@@ -12,7 +12,7 @@ from pliant.arrays import Bool, Float, Int
 from pliant.plan.linear_program import INFINITY, LinearProgram
 from pliant.plan.partition.initial_plans import share_proportionally
 from pliant.plan.partition.partition_cost import FlatPlans, device_weight_bytes
-from pliant.plan.partition.problem import ITEMSIZE, PartitionProblem, Table
+from pliant.plan.partition.problem import ITEMSIZE, PartitionProblem, TimeTable
 
 Vector = Float[np.ndarray, " devices"]
 DeviceCounts = Int[np.ndarray, " devices"]
@@ -42,7 +42,7 @@ def fit_shares(p: PartitionProblem, near: FlatPlans) -> FlatPlans:
     return near
 
 
-def chord(times: Table, counts: DeviceCounts) -> tuple[Vector, Vector]:
+def chord(times: TimeTable, counts: DeviceCounts) -> tuple[Vector, Vector]:
     """Return (fixed, slope) of the line through each device's times at about half and twice its count."""
     most, at = times.shape[1] - 1, np.arange(len(times))
     if most < 2:

@@ -13,7 +13,7 @@ import numpy as np
 from pliant.arrays import Float, Int
 from pliant.ir.partition import Mode
 from pliant.plan.linear_program import INFINITY, LinearProgram
-from pliant.plan.partition.problem import ITEMSIZE, PartitionProblem, Table, in_units_of
+from pliant.plan.partition.problem import ITEMSIZE, PartitionProblem, TimeTable, in_units_of
 
 Term = tuple[np.ndarray, np.ndarray]
 Vector = Float[np.ndarray, " devices"]
@@ -299,7 +299,7 @@ def _other_pairs(n: int) -> tuple[np.ndarray, np.ndarray]:
     return i, j
 
 
-def _line_below(times: Table) -> tuple[Vector, Vector]:
+def _line_below(times: TimeTable) -> tuple[Vector, Vector]:
     """(fixed, slope) of the steepest line from each device's first unit that is nowhere above its table."""
     if times.shape[1] < 3:
         return np.zeros(len(times)), times[:, -1].copy()
@@ -308,7 +308,7 @@ def _line_below(times: Table) -> tuple[Vector, Vector]:
     return np.maximum(times[:, 1] - slope, 0.0), slope
 
 
-def _least(times: Table) -> Vector:
+def _least(times: TimeTable) -> Vector:
     """Return the least seconds of a unit on any other device."""
     slopes = (times[:, 1:] / np.arange(1, times.shape[1])).min(1)
     each = np.where(np.eye(len(slopes), dtype=bool), np.inf, slopes)

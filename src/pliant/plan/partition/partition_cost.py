@@ -9,7 +9,7 @@ import numpy as np
 from pliant.ir.partition import Partition, Share
 from pliant.plan.partition.cost_1d import tiled_seconds
 from pliant.plan.partition.cost_2d import GridPlans as GridPlans
-from pliant.plan.partition.cost_2d import Numbers, grid_partition, grid_plans, grid_seconds, grid_weights
+from pliant.plan.partition.cost_2d import PlanIndex, grid_partition, grid_plans, grid_seconds, grid_weights
 from pliant.plan.partition.cost_ws import Counts as Counts
 from pliant.plan.partition.cost_ws import PerDevice, Times, ws_seconds
 from pliant.plan.partition.problem import PartitionProblem
@@ -29,7 +29,7 @@ class FlatPlans:
     def __len__(self) -> int:
         return len(self.heads)
 
-    def take(self, i: Numbers) -> "FlatPlans":
+    def take(self, i: PlanIndex) -> "FlatPlans":
         """Return plan number `i`, or the plans of these numbers."""
         at = np.atleast_1d(i)
         return FlatPlans(self.mode, self.heads[at], self.rows[at], self.columns[at])

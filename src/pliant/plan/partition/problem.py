@@ -14,7 +14,7 @@ from pliant.ir.capability import Capability, Links, MessageOverhead
 from pliant.ir.dilation import Dilation
 from pliant.models.encoder.encoder_spec import EncoderSpec
 from pliant.plan.partition.device_times import DeviceTimes, time_table
-from pliant.plan.partition.device_times import Table as Table
+from pliant.plan.partition.device_times import TimeTable as TimeTable
 from pliant.plan.partition.sizes import ITEMSIZE as ITEMSIZE
 from pliant.plan.partition.sizes import AffineCost, LayerSizes, layer_sizes, reduce_kernels
 from pliant.plan.split.split_program import HEAD, INPUT
@@ -35,10 +35,10 @@ class PartitionProblem:
     primary: int
     sizes: LayerSizes
     times: DeviceTimes
-    attend_s: Table
-    mixed_s: Table
-    rest_s: Table
-    forward_s: tuple[Table, ...]
+    attend_s: TimeTable
+    mixed_s: TimeTable
+    rest_s: TimeTable
+    forward_s: tuple[TimeTable, ...]
     latency_s: Float[np.ndarray, "devices devices"]
     rate: Float[np.ndarray, "devices devices"]
     egress: Float[np.ndarray, " devices"]
@@ -57,7 +57,7 @@ class PartitionProblem:
         """Whether messages cost any thread time."""
         return any(part.any() for part in (*self.send, *self.take))
 
-    def reduce_s(self, f: int, n_terms: int) -> Table:
+    def reduce_s(self, f: int, n_terms: int) -> TimeTable:
         """Return the times by rows of the f-th sum of `n_terms` partial results."""
         s = self.sizes
         amount = AffineCost(0.0, s.reduces[f] + (n_terms - 1.0) * s.inner)

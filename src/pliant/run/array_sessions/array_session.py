@@ -21,7 +21,7 @@ from pliant.plan.precision import PrecisionChoice
 from pliant.quantities import check_whole
 from pliant.run.arena import Arena
 from pliant.run.array_sessions.array_plan import ArrayPlan, image_plan
-from pliant.run.batches.feed_batcher import Item, RunFunctions
+from pliant.run.batches.feed_batcher import BatchItem, RunFunctions
 from pliant.run.batches.request_batcher import RequestBatcher
 from pliant.run.graph.array_stage import AllTensors, Tensors
 from pliant.run.graph.graph_runner import GraphRunner
@@ -227,7 +227,7 @@ class ArraySession(Session[None]):
         if batcher is None or size is None:
             return False
 
-        def samples(n: int) -> list[Item]:  # of several lengths, so that padding is compared
+        def samples(n: int) -> list[BatchItem]:  # of several lengths, so that padding is compared
             return [self._item(i, self.sample(max(length - i % 4, 1))) for i in range(n)]
 
         with self._turns.lock:
@@ -266,7 +266,7 @@ class ArraySession(Session[None]):
         """The functions with which `_batcher` runs batches."""
         raise AssertionError("this session has no company")
 
-    def _answer_many(self, items: Sequence[Item]) -> list[Tensors]:
+    def _answer_many(self, items: Sequence[BatchItem]) -> list[Tensors]:
         """As `_answer`, for several feeds."""
         return [self._answer(item.feeds, None, item.shapes) for item in items]
 
@@ -295,18 +295,18 @@ class ArraySession(Session[None]):
             self._slow_down(start_s + waited_s)  # an emulated slower device also checks feeds more slowly
             return results
 
-    def _item(self, i: int, feeds: FeedsLike) -> Item:
+    def _item(self, i: int, feeds: FeedsLike) -> BatchItem:
         try:
             arrays = convert_feeds(self.inputs, feeds)
-            return Item(arrays, shapes_of(self.inputs, arrays))
+            return BatchItem(arrays, shapes_of(self.inputs, arrays))
         except InputError as error:
             raise InputError(f"feeds {i} of the list: {error}") from error
 
-    def _requested_items(self, requests: Sequence[Request]) -> list[Item]:
+    def _requested_items(self, requests: Sequence[Request]) -> list[BatchItem]:
         """The items of a batch. Raises BudgetError for an accuracy floor that cannot be met."""
         for request in requests:
             self.curve(request.accuracy_floor or 0.0)
-        return [Item(request.tensors, array_shapes(request.tensors)) for request in requests]
+        return [BatchItem(request.tensors, array_shapes(request.tensors)) for request in requests]
 
     def _replies(
         self, requests: Sequence[Request], answers: Sequence[Tensors], start_s: float, waited_s: float

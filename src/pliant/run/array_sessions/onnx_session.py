@@ -33,7 +33,7 @@ from pliant.profile.system_memory import machine_bytes
 from pliant.run.arena import Arena
 from pliant.run.array_sessions.array_session import ArraySession, array_shapes
 from pliant.run.array_sessions.evictions import Evictions
-from pliant.run.batches.feed_batcher import FeedBatcher, Item, RunFunctions
+from pliant.run.batches.feed_batcher import BatchItem, FeedBatcher, RunFunctions
 from pliant.run.batches.packed_texts import make_packed_texts
 from pliant.run.batches.padding import Padding
 from pliant.run.batches.parallel_runs import ParallelRuns
@@ -42,7 +42,7 @@ from pliant.run.batches.token_feed import IS_TOKEN
 from pliant.run.graph.array_stage import AllTensors, Tensors
 from pliant.run.graph.graph_runner import GRAPH, GraphRunner, one_stage_runner
 from pliant.run.graph.lowering import LoweredGraph, Lowering
-from pliant.run.graph.model_binder import Key, ModelBinder
+from pliant.run.graph.model_binder import BindingKey, ModelBinder
 from pliant.run.graph.model_options import ModelOptions
 from pliant.run.graph.open_graph import GraphOpener, check_memory, packed_bytes
 from pliant.run.graph.schedule_graph import ScheduleReport
@@ -101,7 +101,7 @@ class OnnxSession(ArraySession):
         self._has_parts: bool | None = len(self._tensors) < len(inputs) or None  # None: unknown yet
         self._lowering = Lowering(name, options, pool, library, model.drop_pages)
         self.schedule: ScheduleReport | None = None
-        self._images: OrderedDict[Key, GraphRunner] = OrderedDict()
+        self._images: OrderedDict[BindingKey, GraphRunner] = OrderedDict()
         self._latest: tuple[Shapes, GraphRunner] | None = None  # last image, if chosen by shapes
         self._padding = Padding(options.buckets, self._tensors, self.outputs)
         self._feed_batcher = FeedBatcher(options.buckets, self._padding, inputs, outputs, pool.n_threads)
@@ -222,7 +222,7 @@ class OnnxSession(ArraySession):
             made = copy_shared(made, feeds, None) if self._has_parts else made
         return made, profiles[0]
 
-    def _answer_many(self, items: Sequence[Item]) -> list[Tensors]:
+    def _answer_many(self, items: Sequence[BatchItem]) -> list[Tensors]:
         # Batches need more memory for activations: under a memory limit, weights would get fewer bits.
         if self._options.memory_bytes is not None or (items and self._is_in_parts(items[0].feeds)):
             return super()._answer_many(items)
@@ -299,7 +299,7 @@ class OnnxSession(ArraySession):
         self._images.move_to_end(key)
         return image
 
-    def _evict(self, newest: Key) -> None:
+    def _evict(self, newest: BindingKey) -> None:
         """Evict an image if there are too many; first one that can be bound again without compiling."""
         if len(self._images) <= self._most_images + self._request_batcher.n_images:
             return

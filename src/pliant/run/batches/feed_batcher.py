@@ -29,7 +29,7 @@ _Key = tuple[tuple[tuple[str, int, bool], ...], _Shapes]
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class BatchItem:
     """One caller's feeds: arrays that fit the inputs, and their shapes."""
 
     feeds: Feeds
@@ -55,7 +55,7 @@ class _Chunk:
     """Items that run together: their indices in the list, how they are padded, and to which shapes."""
 
     numbers: tuple[int, ...]
-    items: tuple[Item, ...]
+    items: tuple[BatchItem, ...]
     fits: tuple[BucketFit, ...]
     shapes: _Shapes
     n_rows: int
@@ -111,7 +111,7 @@ class FeedBatcher:
         """
         return 1 + len(self._counts)
 
-    def answer(self, items: Sequence[Item], run: RunFunctions) -> list[_Arrays]:
+    def answer(self, items: Sequence[BatchItem], run: RunFunctions) -> list[_Arrays]:
         """The answer of `run.single` to each item, in their order. Raises what `run` raises."""
         chunks = sorted(self._chunks(items), key=lambda chunk: chunk.size, reverse=True)
         cuts = {chunk: found for chunk in chunks if (found := self._cuts_of(chunk)) is not None}
@@ -127,7 +127,7 @@ class FeedBatcher:
         return [results[i] for i in range(len(items))]
 
     def answer_in_parts(
-        self, items: Sequence[Item], parts: Sequence[Sequence[int]], run: RunFunctions
+        self, items: Sequence[BatchItem], parts: Sequence[Sequence[int]], run: RunFunctions
     ) -> list[_Arrays]:
         """As `answer`, with the items of each part in one batch; parts run in parallel, one per thread.
 
@@ -146,7 +146,7 @@ class FeedBatcher:
                 results |= zip(chunk.numbers, self._shared(chunk, run), strict=True)
         return [results[i] for i in range(len(items))]
 
-    def begin(self, items: Sequence[Item], run: RunFunctions) -> Callable[[], list[_Arrays]]:
+    def begin(self, items: Sequence[BatchItem], run: RunFunctions) -> Callable[[], list[_Arrays]]:
         """A function that answers the items in one batch on one thread, outside the owner's lock; call it
         once.
         """
@@ -158,14 +158,14 @@ class FeedBatcher:
         finish = run.begin(self._batch(chunk))
         return lambda: _rows(chunk, finish(), cuts)
 
-    def _part(self, items: Sequence[Item], numbers: Sequence[int]) -> _Chunk:
+    def _part(self, items: Sequence[BatchItem], numbers: Sequence[int]) -> _Chunk:
         here = tuple(items[i] for i in numbers)
         fits = tuple(self._buckets.fit(self._inputs, item.shapes).without(self._rows) for item in here)
         shapes = tuple(fits[0].shape(port, here[0].shapes[port.name]) for port in self._inputs)
         n_rows = next((n for n in reversed(COUNTS) if n >= len(here)), len(here))
         return _Chunk(tuple(numbers), here, fits, shapes, n_rows)
 
-    def _chunks(self, items: Sequence[Item]) -> Iterator[_Chunk]:
+    def _chunks(self, items: Sequence[BatchItem]) -> Iterator[_Chunk]:
         """Groups of items that may run together: items whose padded shapes are equal."""
         groups: dict[_Shapes, list[tuple[int, BucketFit]]] = {}
         for i, item in enumerate(items):
@@ -241,7 +241,7 @@ class FeedBatcher:
                 self._cuts[key] = cuts
         return [found[key] for key in chunk.keys]
 
-    def _row_cuts(self, item: Item, fit: BucketFit, row: Feeds, run: RunFunctions) -> Cuts | None:
+    def _row_cuts(self, item: BatchItem, fit: BucketFit, row: Feeds, run: RunFunctions) -> Cuts | None:
         """How a row is cut back to the item's own answer; None if the two differ."""
         wanted = run.uncached(item.feeds)
         if any(array.shape[:1] != (1,) for array in wanted.values()):

@@ -14,7 +14,7 @@ import numpy as np
 from pliant.errors import InputError
 from pliant.ir.port import Port
 from pliant.run.batches.buckets import Buckets
-from pliant.run.batches.feed_batcher import COUNTS, FeedBatcher, Item, RunFunctions
+from pliant.run.batches.feed_batcher import COUNTS, BatchItem, FeedBatcher, RunFunctions
 from pliant.run.batches.padding import Padding
 from pliant.run.session.ports import Shapes, symbols
 
@@ -84,7 +84,7 @@ class RequestBatcher:
         """The most requests in a batch of one thread."""
         return COUNTS[0]
 
-    def answer(self, items: Sequence[Item], run: RunFunctions) -> list[_Arrays]:
+    def answer(self, items: Sequence[BatchItem], run: RunFunctions) -> list[_Arrays]:
         """The answer of `run.single` to each item, in their order. Raises what `run` raises."""
         sizes = {self.size(item.shapes) for item in items}
         assert len(sizes) == 1, "requests of several keys were run together"
@@ -95,13 +95,13 @@ class RequestBatcher:
         lengths = [self._length(item.shapes) or 0 for item in items]
         return batcher.answer_in_parts(items, balance_parts(lengths, self._n_parts(size, len(items))), run)
 
-    def begin(self, items: Sequence[Item], run: RunFunctions) -> Callable[[], list[_Arrays]]:
+    def begin(self, items: Sequence[BatchItem], run: RunFunctions) -> Callable[[], list[_Arrays]]:
         """A function that answers the items on one thread, outside the owner's lock; call it once."""
         (size,) = {self.size(item.shapes) for item in items}
         return self._batcher(size or _ROWS_ONLY).begin(items, run)
 
     def prepare(
-        self, size: int, samples: Callable[[int], Sequence[Item]], run: RunFunctions, clock: Clock
+        self, size: int, samples: Callable[[int], Sequence[BatchItem]], run: RunFunctions, clock: Clock
     ) -> bool:
         """Make the executables of this size, and measure which number of threads is fastest.
 

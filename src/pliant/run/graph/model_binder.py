@@ -16,7 +16,7 @@ from pliant.run.graph.array_stage import AllTensors
 from pliant.run.graph.size_limit import find_size_limit
 from pliant.run.session.ports import Shapes
 
-Key = tuple[frozenset[tuple[str, tuple[int, ...]]], tuple[bytes, ...]]
+BindingKey = tuple[frozenset[tuple[str, tuple[int, ...]]], tuple[bytes, ...]]
 
 
 @final
@@ -29,7 +29,7 @@ class ModelBinder:
         self._size_limits: dict[str, int] = {}
         self._open = PartRebinder()
 
-    def key(self, shapes: Shapes, feeds: AllTensors) -> Key:
+    def key(self, shapes: Shapes, feeds: AllTensors) -> BindingKey:
         """A key that is equal for feeds with the same binding."""
         return frozenset(shapes.items()), tuple(feeds[x].tobytes() for x in self.by_value)
 

@@ -8,7 +8,7 @@ import numpy as np
 from pliant.arrays import Float32
 from pliant.errors import InputError
 
-Tensors = Mapping[str, np.ndarray]
+AnswerArrays = Mapping[str, np.ndarray]
 _TOKEN_BYTES = 16
 """Upper bound of the average bytes per token of real text; English has 5."""
 
@@ -45,6 +45,6 @@ def as_bytes(text: str) -> np.ndarray:
     return array
 
 
-def classifier_outputs(logits: Float32[np.ndarray, " labels"], label: str) -> Tensors:
+def classifier_outputs(logits: Float32[np.ndarray, " labels"], label: str) -> AnswerArrays:
     """`logits` FP32 [1, labels], the model's own, and `label` BYTES [1]."""
     return {"logits": logits[None], "label": as_bytes(label)}

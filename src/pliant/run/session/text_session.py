@@ -22,8 +22,8 @@ from pliant.run.session.text_feeds import as_bytes, text_of
 
 D = TypeVar("D", covariant=True)
 TEXT, IDS = Port("text", "bytes", (1,)), Port("ids", "int64", (1, None))
-Pair = tuple[str, str]
-Texts = list[str] | list[Pair] | list[str | Pair]
+TextPair = tuple[str, str]
+Texts = list[str] | list[TextPair] | list[str | TextPair]
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,7 @@ class TextSession(Session[D]):
             return self._input_of_text(request.text, None)
         return self._input_of_ids(TokenizedInput(request.tensors["ids"], request.tensors["types"]))
 
-    def _item(self, i: int, item: str | Pair) -> TextInput:
+    def _item(self, i: int, item: str | TextPair) -> TextInput:
         text, pair = item if isinstance(item, tuple) and len(item) == 2 else (item, None)
         try:
             return self._input_of_text(text, pair)

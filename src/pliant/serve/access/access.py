@@ -10,7 +10,7 @@ from pliant.errors import NodeError
 from pliant.serve.access.foreign_pages import foreign_page
 from pliant.serve.access.rates import ClientRates, RateLimiter, client_at
 from pliant.serve.access.roles import Role, RouteRule, rule_for
-from pliant.serve.access.security import RoleToken, Tokens
+from pliant.serve.access.security import AccessTokens, RoleToken
 
 _LAST: Final = {"connection": "close"}
 
@@ -64,7 +64,7 @@ class AccessControl:
 
     def __init__(
         self,
-        tokens: Tokens = Tokens(),  # noqa: B008 - never changed
+        tokens: AccessTokens = AccessTokens(),  # noqa: B008 - never changed
         rates: ClientRates = ClientRates(),  # noqa: B008 - frozen
         clock: Callable[[], float] = time.monotonic,
         asks_certificate: bool = False,
@@ -75,11 +75,11 @@ class AccessControl:
         self._limiter = RateLimiter(rates, clock)
 
     @property
-    def tokens(self) -> Tokens:
+    def tokens(self) -> AccessTokens:
         """The current tokens."""
         return self._tokens
 
-    def replace_tokens(self, tokens: Tokens) -> None:
+    def replace_tokens(self, tokens: AccessTokens) -> None:
         """Replace the tokens, also for open connections."""
         self._tokens = tokens
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final, final
 
 from pliant.errors import NodeError
-from pliant.serve.access.security import Tls, Tokens, read_tokens
+from pliant.serve.access.security import AccessTokens, Tls, read_tokens
 
 _LOG = logging.getLogger("pliant.serve")
 POLL_S: Final = 1.0
@@ -25,17 +25,17 @@ class TokenFiles:
     peers: Path | None = None
     operators: Path | None = None
 
-    def read(self, otherwise: Tokens) -> Tokens:
+    def read(self, otherwise: AccessTokens) -> AccessTokens:
         """Read the tokens; roles without a file use those of `otherwise`. Raises NodeError."""
         kinds = zip((self.clients, self.peers, self.operators), otherwise.kinds, strict=True)
-        return Tokens(*(given if path is None else read_tokens(path) for path, given in kinds))
+        return AccessTokens(*(given if path is None else read_tokens(path) for path, given in kinds))
 
 
 @dataclass(frozen=True, slots=True)
 class _CredentialSet:
     """Credentials that were read together; they are replaced all at once or not at all."""
 
-    tokens: Tokens
+    tokens: AccessTokens
     server_tls: ssl.SSLContext | None
     client_tls: ssl.SSLContext
     key_pair: "PemKeyPair | None"
@@ -57,14 +57,14 @@ class Credentials:
     previous credentials stay in use.
     """
 
-    def __init__(self, tokens: Tokens, files: TokenFiles, tls: Tls) -> None:
+    def __init__(self, tokens: AccessTokens, files: TokenFiles, tls: Tls) -> None:
         self._files, self._tls = files, tls
         self._now = _CredentialSet(tokens, tls.server(), tls.client(), _read_key_pair(tls))
         self._seen = self._stamps()
         self.on_change: list[Callable[[], None]] = []
 
     @property
-    def tokens(self) -> Tokens:
+    def tokens(self) -> AccessTokens:
         return self._now.tokens
 
     @property

@@ -24,7 +24,7 @@ _SHORTEST = 16
 
 
 @final
-class Tokens:
+class AccessTokens:
     """Tokens of clients, of other nodes (`peers`) and of `operators`.
 
     Without tokens of clients or peers, a node is open. Raises NodeError if a token is of two kinds.
@@ -266,7 +266,7 @@ def parse_address(text: str) -> ListenAddress:
     return ListenAddress(bare, int(port))
 
 
-def check_exposure(listen: ListenAddress, tokens: Tokens, is_insecure: bool) -> None:
+def check_exposure(listen: ListenAddress, tokens: AccessTokens, is_insecure: bool) -> None:
     """Raise NodeError if other machines could reach a node that needs no token."""
     if listen.is_loopback or tokens or is_insecure:
         return
@@ -276,7 +276,7 @@ def check_exposure(listen: ListenAddress, tokens: Tokens, is_insecure: bool) -> 
     )
 
 
-def warn_unencrypted(listen: ListenAddress, tokens: Tokens, tls: Tls) -> None:
+def warn_unencrypted(listen: ListenAddress, tokens: AccessTokens, tls: Tls) -> None:
     """Log a warning if callers from other machines would send tokens unencrypted."""
     if tokens and tls.cert is None and not listen.is_loopback:
         _LOG.warning(

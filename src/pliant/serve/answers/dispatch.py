@@ -24,7 +24,7 @@ from pliant.serve.answers.work_item import WorkStart
 from pliant.serve.protocol.inference import Signature, check_reply, with_parameters
 from pliant.serve.protocol.pending_request import LEAST_S, PendingRequest
 from pliant.serve.telemetry.request_context import inner_span, record_stages
-from pliant.serve.telemetry.tracing import Attribute
+from pliant.serve.telemetry.tracing import SpanAttribute
 from pliant.serve.upstream.upstreams import BLAMES_INPUT, Upstreams
 
 _LOG = logging.getLogger("pliant.serve")
@@ -330,7 +330,7 @@ class Dispatcher:
         return max(0.0, choice.seconds - wait_s - choice.option.level.curve.at(n))
 
     async def _call_upstream(self, choice: Choice, asked: RoutedRequest) -> RoutedAnswer:
-        about: dict[str, Attribute] = {
+        about: dict[str, SpanAttribute] = {
             "pliant.endpoint": choice.target,
             "pliant.length": asked.pending.length,
         }

@@ -35,7 +35,7 @@ from pliant.serve.protocol.client_messages import read_answer, write_request
 from pliant.serve.protocol.inference import InferBody, InferRequest, RequestedOutput
 from pliant.serve.protocol.pending_request import PendingRequest
 from pliant.serve.telemetry.request_context import current_headers, enter_request
-from pliant.serve.telemetry.tracing import Attribute, make_tracer
+from pliant.serve.telemetry.tracing import SpanAttribute, make_tracer
 
 T = TypeVar("T")
 _TOGETHER = 32
@@ -301,7 +301,7 @@ class RoutedSession(Session[RoutedDetails]):
             None,
             self._node.objective,
         )
-        about: dict[str, Attribute] = {"pliant.node": self._node.name, "pliant.length": given.length}
+        about: dict[str, SpanAttribute] = {"pliant.node": self._node.name, "pliant.length": given.length}
         try:
             with enter_request(current_headers(), self._node.model, self._tracer, "request", about):
                 answer = await self._node.dispatcher.answer(inquiry)

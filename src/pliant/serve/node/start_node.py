@@ -44,9 +44,9 @@ from pliant.serve.access.access import AccessControl
 from pliant.serve.access.credentials import Credentials, TokenFiles
 from pliant.serve.access.rates import ClientRates
 from pliant.serve.access.security import (
+    AccessTokens,
     ListenAddress,
     Tls,
-    Tokens,
     check_discovery,
     check_exposure,
     warn_unencrypted,
@@ -174,7 +174,7 @@ async def serve_models(
     with the node's controls once the models are loaded. Raises PliantError if an initial model cannot be
     loaded, and NodeError.
     """
-    tokens = Tokens(options.tokens, options.peer_tokens, options.operator_tokens)
+    tokens = AccessTokens(options.tokens, options.peer_tokens, options.operator_tokens)
     for at in (options.listen, options.grpc):
         if at is not None:
             check_exposure(at, tokens, options.is_insecure)
@@ -351,7 +351,7 @@ async def connect_node(
     It follows changes of `credentials`; without them, it uses those in the options.
     """
     if credentials is None:
-        credentials = Credentials(Tokens(peers=options.peer_tokens), TokenFiles(), options.tls)
+        credentials = Credentials(AccessTokens(peers=options.peer_tokens), TokenFiles(), options.tls)
     client = await stack.enter_async_context(Client(credentials.client_tls, options.limits))
     node.dispatcher.upstreams = upstreams = Upstreams(
         node.router,

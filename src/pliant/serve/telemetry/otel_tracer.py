@@ -20,7 +20,7 @@ from opentelemetry.trace import (
 )
 
 from pliant.serve.telemetry.trace_context import TraceContext, new_trace
-from pliant.serve.telemetry.tracing import Attribute, Kind, OpenSpan
+from pliant.serve.telemetry.tracing import Kind, OpenSpan, SpanAttribute
 
 _KINDS = {"server": SpanKind.SERVER, "client": SpanKind.CLIENT, "internal": SpanKind.INTERNAL}
 
@@ -37,7 +37,7 @@ class _OtelSpan:
         else:  # the provider creates no valid spans
             self.context = new_trace() if parent is None else parent.child()
 
-    def set_attributes(self, attributes: Mapping[str, Attribute]) -> None:
+    def set_attributes(self, attributes: Mapping[str, SpanAttribute]) -> None:
         self._span.set_attributes(attributes)
 
     def fail(self, why: str) -> None:
@@ -53,7 +53,7 @@ class OtelTracer:
 
     @contextmanager
     def span(
-        self, name: str, kind: Kind, parent: TraceContext | None, attributes: Mapping[str, Attribute]
+        self, name: str, kind: Kind, parent: TraceContext | None, attributes: Mapping[str, SpanAttribute]
     ) -> Iterator[OpenSpan]:
         span = self._tracer.start_span(name, _parent_context(parent), _KINDS[kind], attributes)
         with use_span(span, end_on_exit=True, record_exception=False):
@@ -65,7 +65,7 @@ class OtelTracer:
         parent: TraceContext,
         start_ns: int,
         end_ns: int,
-        attributes: Mapping[str, Attribute],
+        attributes: Mapping[str, SpanAttribute],
     ) -> None:
         span = self._tracer.start_span(
             name, _parent_context(parent), attributes=attributes, start_time=start_ns

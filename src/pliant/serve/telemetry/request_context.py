@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 
 from pliant.serve.telemetry.trace_context import TraceContext, read_trace
-from pliant.serve.telemetry.tracing import Attribute, ContextTracer, Kind, OpenSpan, Tracer
+from pliant.serve.telemetry.tracing import ContextTracer, Kind, OpenSpan, SpanAttribute, Tracer
 
 REQUEST_ID, MODEL_VERSION = "x-request-id", "pliant-model-version"
 _LONGEST = 128
@@ -70,7 +70,7 @@ def enter_request(
     model: ServedModel,
     tracer: Tracer,
     name: str,
-    attributes: Mapping[str, Attribute],
+    attributes: Mapping[str, SpanAttribute],
 ) -> Iterator[OpenSpan]:
     """Process a request with `headers` (lower-case names) in a span of its own.
 
@@ -111,7 +111,7 @@ def set_model(model: ServedModel) -> Iterator[None]:
 
 
 @contextmanager
-def inner_span(name: str, kind: Kind, attributes: Mapping[str, Attribute]) -> Iterator[OpenSpan | None]:
+def inner_span(name: str, kind: Kind, attributes: Mapping[str, SpanAttribute]) -> Iterator[OpenSpan | None]:
     """A child span of the current request's span, and parent of spans inside it; None outside requests."""
     context = _CURRENT.get()
     if context is None:
@@ -138,6 +138,6 @@ def record_stages(n: int, endpoint: str, waited_s: float, spent_s: float) -> Non
         return
     end_ns = time.time_ns()
     begun_ns = end_ns - int(spent_s * 1e9)
-    about: dict[str, Attribute] = {"pliant.endpoint": endpoint, "pliant.length": n}
+    about: dict[str, SpanAttribute] = {"pliant.endpoint": endpoint, "pliant.length": n}
     context.tracer.record("queue", context.trace, begun_ns - int(waited_s * 1e9), begun_ns, about)
     context.tracer.record("compute", context.trace, begun_ns, end_ns, about)

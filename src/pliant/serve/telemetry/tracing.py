@@ -10,7 +10,7 @@ from typing import Literal, Protocol, Self, final
 from pliant.serve.telemetry.trace_context import TraceContext, new_trace
 
 Kind = Literal["server", "client", "internal"]
-Attribute = str | bool | int | float
+SpanAttribute = str | bool | int | float
 
 
 class OpenSpan(Protocol):
@@ -21,7 +21,7 @@ class OpenSpan(Protocol):
         """The span's context for other processes."""
         ...
 
-    def set_attributes(self, attributes: Mapping[str, Attribute]) -> None:
+    def set_attributes(self, attributes: Mapping[str, SpanAttribute]) -> None:
         """Add attributes to the span."""
         ...
 
@@ -34,7 +34,7 @@ class Tracer(Protocol):
     """Creates spans; thread-safe."""
 
     def span(
-        self, name: str, kind: Kind, parent: TraceContext | None, attributes: Mapping[str, Attribute]
+        self, name: str, kind: Kind, parent: TraceContext | None, attributes: Mapping[str, SpanAttribute]
     ) -> AbstractContextManager[OpenSpan]:
         """A span for the duration of the context, a child of `parent`.
 
@@ -48,7 +48,7 @@ class Tracer(Protocol):
         parent: TraceContext,
         start_ns: int,
         end_ns: int,
-        attributes: Mapping[str, Attribute],
+        attributes: Mapping[str, SpanAttribute],
     ) -> None:
         """Record a completed span; times are those of `time.time_ns`."""
         ...
@@ -69,7 +69,7 @@ class _ContextSpan:
     def __exit__(self, *error: object) -> None:
         pass
 
-    def set_attributes(self, attributes: Mapping[str, Attribute]) -> None:
+    def set_attributes(self, attributes: Mapping[str, SpanAttribute]) -> None:
         pass
 
     def fail(self, why: str) -> None:
@@ -81,7 +81,7 @@ class ContextTracer:
     """Passes traces from callers to upstreams without recording anything."""
 
     def span(
-        self, name: str, kind: Kind, parent: TraceContext | None, attributes: Mapping[str, Attribute]
+        self, name: str, kind: Kind, parent: TraceContext | None, attributes: Mapping[str, SpanAttribute]
     ) -> AbstractContextManager[OpenSpan]:
         return _ContextSpan(new_trace() if parent is None else parent.child())
 
@@ -91,7 +91,7 @@ class ContextTracer:
         parent: TraceContext,
         start_ns: int,
         end_ns: int,
-        attributes: Mapping[str, Attribute],
+        attributes: Mapping[str, SpanAttribute],
     ) -> None:
         pass
 
