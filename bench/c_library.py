@@ -20,6 +20,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 import pliant
+from pliant import system
 from pliant.api.compile_library import LibraryOptions, LibraryReport, compile_elastic, compile_recurrent
 from pliant.api.model import RecurrentNetwork
 from pliant.api.open_elastic import open_packed_store
@@ -290,7 +291,8 @@ def _options(isa: Isa, targets_s: tuple[float, ...], length: int) -> LibraryOpti
 def _with_driver(report: LibraryReport, words: Path, isa: Isa) -> Library:
     if report.library is None:
         raise SystemExit(f"{report.output} was not linked: {report.reason}.")
-    compiler, emulator = ("cc", ()) if not isa.triple else ("aarch64-linux-gnu-gcc", _EMULATOR)
+    is_native = isa.architecture == system.machine()
+    compiler, emulator = ("cc", ()) if is_native else ("aarch64-linux-gnu-gcc", _EMULATOR)
     driver, out = report.output / "driver", report.output
     command = [
         compiler,

@@ -78,7 +78,7 @@ def _summary(plan: Plan, length: int) -> PlanSummary:
 def _profile(report: LibraryReport, isa: Isa) -> str:
     if not report.is_own_profile:
         return "the profile that was given"
-    is_foreign = isa.triple != host_isa().triple
+    is_foreign = isa != host_isa()
     return "this machine's profile" + (", not its target's: give --profile" if is_foreign else "")
 
 

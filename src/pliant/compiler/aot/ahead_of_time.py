@@ -14,6 +14,7 @@ from string import Template
 from pliant.compiler.aot.c_library import BuildResult, compiler_triple, link
 from pliant.compiler.aot.c_source import escape_comment, format_array, format_bytes
 from pliant.compiler.aot.compiled_files import draft_of, write_objects, write_weights
+from pliant.compiler.aot.processor_features import PROCESSOR, feature_source, processor_header
 from pliant.compiler.executable.encode_image import EncodedProgram, encode
 from pliant.compiler.executable.image import Image
 from pliant.errors import GraphError, InputError
@@ -53,7 +54,8 @@ def _write(image: Image, name: str, out: Path) -> None:
         "triple": compiler_triple(isa),
         "context_bytes": sizeof(PoolContext),
         "slot_bytes": sizeof(UnitRange),
-        "tables": _tables(program, layout, name, isa.has_tiles),
+        "features": feature_source(isa),
+        "tables": _tables(program, layout, name),
     }
     for template, target in (
         ("runtime.c", f"{name}.c"),
@@ -65,11 +67,12 @@ def _write(image: Image, name: str, out: Path) -> None:
         if template == "runtime.c":
             text = f'#define _GNU_SOURCE\n#include "{name}.h"\n' + text
         (out / target).write_text(Template(text).substitute(known), encoding="utf-8")
+    (out / PROCESSOR).write_text(processor_header(), encoding="utf-8")
     exported = "; ".join(f"{name}_{x}" for x in ("open", "run", "close", "inputs", "outputs"))
     (out / f"{name}.map").write_text(f"{{ global: {exported}; local: *; }};\n", encoding="utf-8")
 
 
-def _tables(program: EncodedProgram, layout: FileLayout, name: str, needs_tiles: bool) -> str:
+def _tables(program: EncodedProgram, layout: FileLayout, name: str) -> str:
     """The model-specific part of the C source."""
     weights = dict(zip(program.weights, layout.offsets, strict=True))
     inputs, outputs = list(program.inputs), list(program.outputs)
@@ -103,7 +106,6 @@ def _tables(program: EncodedProgram, layout: FileLayout, name: str, needs_tiles:
         "N_ADDRESSES": len(addresses),
         "N_COPIES": len(copies),
         "N_FAULTS": len(faults),
-        "NEEDS_TILES": int(needs_tiles),
     }
     lines = [f"#define {key} UINT64_C({number})" for key, number in numbers.items()]
     lines += [f"extern void {k}(void *, int64_t, int64_t, void *);" for k in kernels_used]

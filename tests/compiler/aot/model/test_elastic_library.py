@@ -1,5 +1,6 @@
 """An elastic model as a C library, against the engine that Python's session runs."""
 
+import ctypes
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -11,11 +12,12 @@ import pytest
 
 from pliant.api.compile_library import LibraryReport
 from pliant.errors import BudgetError, InputError
-from pliant.kernels.emit.isa import AVX2, AVX512_AMX, NEON, X86_64, Isa, host_isa, is_runnable
+from pliant.kernels.emit.isa import AVX2, NEON, X86_64, Isa, host_flags, needed_flags
 from pliant.models.tokenizer import TokenizedInput, open_tokenizer
 from pliant.run.submodel.engine import Engine
 from pliant.store.manifest import MANIFEST, read_manifest
 from pliant.store.read import open_store
+from tests.compiler.aot.foreign_rows import foreign_rows, isa_id
 from tests.compiler.aot.model.c_model import CAnswer, CModel
 from tests.compiler.aot.model.conftest import LENGTH, TARGETS_S, Build, compiled_program
 from tests.rows import FORMS
@@ -120,14 +122,17 @@ def test_every_row_answers_as_its_engine(
             assert_same(answer, expected(path, engine, encoded, answer.bits))
 
 
-@pytest.mark.skipif(host_isa().triple != AVX512_AMX.triple, reason="AMX is x86-64's")
-@pytest.mark.skipif(is_runnable(AVX512_AMX), reason="this system lends AMX")
-def test_a_library_for_amx_says_that_the_system_lends_none(tiny_stores: Stores, build_library: Build) -> None:
+@pytest.mark.parametrize("isa", foreign_rows(), ids=isa_id)
+def test_a_library_for_another_processor_names_the_missing_feature(
+    isa: Isa, tiny_stores: Stores, build_library: Build
+) -> None:
     """Its kernels would end the process with an illegal instruction."""
-    report = build_library(tiny_stores(), isa=AVX512_AMX, compute="int8")
+    report = build_library(tiny_stores(), isa=isa, compute="int8")
     code, message = CModel(report.library, report.output).failure
     assert code == PROCESSOR
-    assert "--target avx512-vbmi" in message
+    lacking = {*(needed_flags(isa) - host_flags()), "AMX"}
+    assert any(f"use {name}" in message or "access to AMX" in message for name in lacking)
+    assert "another --target" in message
 
 
 def test_targets_choose_the_largest_within(library: LibraryReport) -> None:
@@ -383,3 +388,20 @@ def test_arm_answers_as_this_machine(tiny_stores: Stores, build_library: Build) 
         for line, text in zip(done.stdout.splitlines(), ("good film", "bad, bad plot."), strict=True):
             answer = model.run(text)
             assert line.startswith(f"{answer.label} ({answer.score:.3f}), {answer.n_tokens} tokens")
+
+
+@pytest.mark.parametrize("standard", ["c11", "gnu17"])
+def test_the_source_compiles_without_a_warning(standard: str, library: LibraryReport) -> None:
+    """Firmware is often built with warnings as errors."""
+    warnings = ("-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Wstrict-prototypes", "-Werror")
+    sources = ["tables.c", *(f"runtime/{path.name}" for path in (library.output / "runtime").glob("*.c"))]
+    command = ["cc", f"-std={standard}", "-O2", "-fsyntax-only", *warnings, "-I.", *sources]
+    done = subprocess.run(command, cwd=library.output, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_nothing_is_known_about_no_model(library: LibraryReport) -> None:
+    """A failed open gives null, and a caller may ask before it checks."""
+    about = ctypes.CDLL(str(library.library)).pliant_model_about
+    about.restype = ctypes.c_void_p
+    assert about(None) is None

@@ -22,7 +22,8 @@ extern const struct ${name}_tensor ${name}_inputs[];  /* ${NAME}_INPUTS of them 
 extern const struct ${name}_tensor ${name}_outputs[]; /* ${NAME}_OUTPUTS of them */
 
 /* Map the weights file and start n_threads - 1 helpers; NULL with errno set on failure (EINVAL: the file
-   is not this model's). All memory a run needs is allocated here. */
+   is not this model's; ENOTSUP: this processor or system lacks what the kernels use). All memory a run needs
+   is allocated here. */
 struct $name *${name}_open(const char *weights, int n_threads);
 
 /* inputs[i] and outputs[i] point to ${name}_inputs[i].n_bytes and ${name}_outputs[i].n_bytes bytes.

@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "processor.h"
 
 /* As kernels/runtime/walker.py lays them out. */
 struct entry { void (*kernel)(void *, int64_t, int64_t, void *); void *arguments; int64_t n_units, grain; };
@@ -36,6 +37,7 @@ struct row { uint32_t kernel, arguments; int64_t n_units, grain; };
 struct copy { uint16_t output, space, index; uint64_t offset; };
 struct fault { int64_t dim, index; }; /* as kernels/move/index_gather.py lays it out */
 
+$features
 $tables
 
 struct $name {
@@ -89,11 +91,10 @@ struct $name *${name}_open(const char *weights, int n_threads) {
         errno = EINVAL;
         return NULL;
     }
-#ifdef __x86_64__
-    /* arch_prctl(ARCH_REQ_XCOMP_PERM, XTILEDATA): Linux lends AMX's registers to processes that ask. */
-    if (NEEDS_TILES && syscall(158L, 0x1023L, 18L))
+    if (missing_feature(FEATURES, N_FEATURES, STATES, USES_TILES)) {
+        errno = ENOTSUP;
         return NULL;
-#endif
+    }
     uint64_t n_scratch = (SCRATCH_BYTES + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     uint64_t sizes[] = {sizeof(struct $name), ARENA_BYTES, n_scratch * n_threads, sizeof ARGUMENTS,
                         sizeof(struct entry) * N_ROWS, sizeof(pthread_t) * n_threads,
@@ -173,17 +174,15 @@ int ${name}_run(struct $name *model, const void *const *inputs, void *const *out
             put(model->arguments + a->at, base(model, a->space, a->index, inputs, outputs) + a->offset);
     }
     walk(&model->context, model->entries, N_ROWS);
-    for (size_t i = 0; i < N_FAULTS; i++) {
-        struct fault *fault = (struct fault *)(model->arguments + FAULTS[i]);
+    for (const uint32_t *at = FAULTS; at < FAULTS + N_FAULTS; at++) {
+        struct fault *fault = (struct fault *)(model->arguments + *at);
         if (fault->dim)
             result = EDOM;
         fault->dim = 0;
     }
-    for (size_t i = 0; i < N_COPIES; i++) {
-        const struct copy *c = &COPIES[i];
+    for (const struct copy *c = COPIES; c < COPIES + N_COPIES; c++)
         memmove(outputs[c->output], base(model, c->space, c->index, inputs, outputs) + c->offset,
                 ${name}_outputs[c->output].n_bytes);
-    }
     pthread_mutex_unlock(&model->lock);
     return result;
 }

@@ -14,6 +14,7 @@ from string import Template
 from pliant.compiler.aot.c_library import BuildResult, compiler_triple, link
 from pliant.compiler.aot.c_source import format_array, format_numbers, quote
 from pliant.compiler.aot.compiled_files import draft_of, write_kernels
+from pliant.compiler.aot.processor_features import PROCESSOR, feature_source, processor_header
 from pliant.compiler.executable.encode_image import image_kernels
 from pliant.compiler.executable.stage import StageForm
 from pliant.errors import InputError
@@ -26,6 +27,9 @@ _HEADER = "pliant_model.h"
 _API = ("open", "run", "run_ids", "encode", "about", "close")
 _COMMON = ("model.c", "files.c", "xxh3.c", "pool.c", "words.c", "text.c", "normalize.c")
 _HEADERS = ("runtime.h", "text.h")
+_PROCESSOR = """const char *processor_lacks(void) {
+    return missing_feature(FEATURES, N_FEATURES, STATES, USES_TILES);
+}"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +89,14 @@ def finish_library(
     (draft / _RUNTIME).mkdir()
     for path in (*_COMMON, *_HEADERS, *kind):
         (draft / _RUNTIME / path).write_text(_template(path), encoding="utf-8")
+    (draft / PROCESSOR).write_text(processor_header(), encoding="utf-8")
     (draft / _HEADER).write_text(_template(_HEADER), encoding="utf-8")
     sizes = [("context", sizeof(PoolContext)), ("slot", sizeof(UnitRange))]
     checks = [f'_Static_assert(sizeof(struct {x}) == {n}, "as the kernels have it");' for x, n in sizes]
-    tiles = f"const int PLIANT_TILES = {int(isa.has_tiles)};"
-    headers = [f'#include "{_RUNTIME}/{path}"' for path in ("text.h", *kind) if path.endswith(".h")]
-    (draft / "tables.c").write_text("\n".join([*headers, *checks, tiles, tables, ""]), encoding="utf-8")
+    features = [feature_source(isa), _PROCESSOR]
+    headers = ["#define _GNU_SOURCE", '#include "processor.h"']
+    headers += [f'#include "{_RUNTIME}/{path}"' for path in ("text.h", *kind) if path.endswith(".h")]
+    (draft / "tables.c").write_text("\n".join([*headers, *checks, *features, tables, ""]), encoding="utf-8")
     sources = ["tables.c", *(f"{_RUNTIME}/{path}" for path in (*_COMMON, *own))]
     known = {"name": name, "triple": compiler_triple(isa), "sources": " ".join(sources)}
     for path in ("example.c", "CMakeLists.txt"):

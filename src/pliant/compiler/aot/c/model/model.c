@@ -8,6 +8,10 @@ static int open_parts(struct pliant_model *model, const char *directory, const s
                       struct pliant_error *error) {
     const struct model_data *data = model->data;
     int code = PLIANT_OK;
+    const char *missing = processor_lacks();
+    if (missing)
+        return fail(error, PLIANT_PROCESSOR, "the kernels use %s, which this processor or system does not have: "
+                    "compile the model with another --target", missing);
     if (options && options->n_threads < 0)
         return fail(error, PLIANT_ARGUMENT, "n_threads is %d: give 1 or more, or 0", options->n_threads);
     if (data->manifest)
@@ -63,7 +67,9 @@ void pliant_model_close(struct pliant_model *model) {
     free(model);
 }
 
-const struct pliant_about *pliant_model_about(const struct pliant_model *model) { return &model->about; }
+const struct pliant_about *pliant_model_about(const struct pliant_model *model) {
+    return model ? &model->about : NULL;
+}
 
 static int too_long(const struct pliant_model *model, uint32_t n_tokens, struct pliant_error *error) {
     return fail(error, PLIANT_TOO_LONG, "the input is at least %u tokens long, special tokens included, but the "

@@ -33,16 +33,18 @@ static void emit(struct scan *scan, uint32_t c) {
 }
 
 static uint32_t composed(const struct text *text, uint32_t a, uint32_t b) {
-    const uint32_t(*pairs)[3] = (const void *)(text->tables + text->model->composed);
+    const struct pair { uint32_t first, second, composite; } *pairs;
+    pairs = (const struct pair *)(text->tables + text->model->composed);
     if (a - L_BASE < L_COUNT && b - V_BASE < V_COUNT)
         return S_BASE + ((a - L_BASE) * V_COUNT + (b - V_BASE)) * T_COUNT;
     if (a - S_BASE < S_COUNT && (a - S_BASE) % T_COUNT == 0 && b - T_BASE - 1 < T_COUNT - 1)
         return a + (b - T_BASE);
     for (uint32_t low = 0, high = text->model->n_composed; low < high;) {
         uint32_t middle = (low + high) / 2;
-        if (pairs[middle][0] == a && pairs[middle][1] == b)
-            return pairs[middle][2];
-        if (pairs[middle][0] < a || (pairs[middle][0] == a && pairs[middle][1] < b))
+        const struct pair *pair = &pairs[middle];
+        if (pair->first == a && pair->second == b)
+            return pair->composite;
+        if (pair->first < a || (pair->first == a && pair->second < b))
             low = middle + 1;
         else
             high = middle;

@@ -33,7 +33,7 @@ enum pliant_code {
     PLIANT_DAMAGED,  /* a file's content is not what was written */
     PLIANT_MEMORY,   /* memory cannot be had */
     PLIANT_THREAD,   /* a thread cannot be started */
-    PLIANT_PROCESSOR /* the system does not lend what the kernels need: compile for another --target */
+    PLIANT_PROCESSOR /* this processor or system lacks what the kernels use: compile for another --target */
 };
 
 struct pliant_error {
@@ -100,7 +100,7 @@ int pliant_model_run_ids(struct pliant_model *model, const int32_t *ids, const i
 int pliant_model_encode(struct pliant_model *model, const char *text, size_t n_bytes, int32_t *ids,
                         uint32_t room, uint32_t *n_tokens, struct pliant_error *error);
 
-/* What it is; valid until it is closed. */
+/* What it is; valid until it is closed. Null for null. */
 const struct pliant_about *pliant_model_about(const struct pliant_model *model);
 
 /* Stop the threads and give everything back; null is ignored. */

@@ -3,7 +3,6 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 #include "runtime.h"
 
 extern void walk(struct context *, const struct entry *, int64_t);
@@ -24,29 +23,18 @@ static void *begin(void *helper) {
 /* What a thread itself has done wrong: the process's handlers tell of it. */
 static const int OWN_SIGNALS[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP};
 
-int thread_start(pthread_t *thread, void *(*begin)(void *), void *argument) {
+int thread_start(pthread_t *thread, void *(*function)(void *), void *argument) {
     sigset_t all, own;
     sigfillset(&all);
     for (unsigned i = 0; i < sizeof OWN_SIGNALS / sizeof *OWN_SIGNALS; i++)
         sigdelset(&all, OWN_SIGNALS[i]);
     pthread_sigmask(SIG_SETMASK, &all, &own);
-    int code = pthread_create(thread, NULL, begin, argument);
+    int code = pthread_create(thread, NULL, function, argument);
     pthread_sigmask(SIG_SETMASK, &own, NULL);
     return code;
 }
 
-/* arch_prctl(ARCH_REQ_XCOMP_PERM, XTILEDATA): Linux lends AMX's registers to processes that ask. */
-static int lends_tiles(void) {
-#ifdef __x86_64__
-    return !syscall(158L, 0x1023L, 18L);
-#else
-    return 0;
-#endif
-}
-
 int pool_open(struct pool *pool, int n_threads, uint64_t scratch_bytes, struct pliant_error *error) {
-    if (PLIANT_TILES && !lends_tiles())
-        return fail(error, PLIANT_PROCESSOR, "the system lends no AMX: compile with --target avx512-vbmi");
     uint64_t n_scratch = (scratch_bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     uint64_t n = (uint64_t)n_threads;
     char *block = aligned(sizeof(struct context) + n * sizeof(struct slot) + n * n_scratch);

@@ -24,7 +24,7 @@ struct context {
 struct pool { struct context *context; pthread_t *threads; int n_started; };
 
 /* Start a thread that takes no signals of the process. */
-int thread_start(pthread_t *thread, void *(*begin)(void *), void *argument);
+int thread_start(pthread_t *thread, void *(*function)(void *), void *argument);
 int pool_open(struct pool *pool, int n_threads, uint64_t scratch_bytes, struct pliant_error *error);
 void pool_close(struct pool *pool);
 
@@ -113,7 +113,7 @@ struct model_data {
     const void *kind;
 };
 extern const struct model_data PLIANT_DATA;
-extern const int PLIANT_TILES; /* whether kernels use AMX */
+const char *processor_lacks(void); /* a feature that the kernels use; null: this processor has all */
 
 struct pliant_model {
     const struct model_data *data;

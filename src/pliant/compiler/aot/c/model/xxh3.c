@@ -34,7 +34,8 @@ static uint64_t read64(const unsigned char *p) { uint64_t x; memcpy(&x, p, 8); r
 static uint64_t read32(const unsigned char *p) { uint32_t x; memcpy(&x, p, 4); return x; }
 static uint64_t rotate(uint64_t x, int n) { return x << n | x >> (64 - n); }
 static uint64_t folded(uint64_t a, uint64_t b) {
-    unsigned __int128 product = (unsigned __int128)a * b;
+    __extension__ typedef unsigned __int128 u128;
+    u128 product = (u128)a * b;
     return (uint64_t)product ^ (uint64_t)(product >> 64);
 }
 static uint64_t avalanche(uint64_t h) {
