@@ -101,6 +101,19 @@ def test_c_for_another_cpu_is_written_with_or_without_a_compiler(model: Path) ->
     }
 
 
+@pytest.mark.parametrize("name", ["int", "entry", "example"])
+def test_a_model_may_have_any_name(name: str, model: Path) -> None:
+    """A word of C, a type of the library's source, a target of its CMake file."""
+    if shutil.which("cc") is None:
+        pytest.skip("no cc here")
+    path, out = model.rename(model.with_name(f"{name}.onnx")), model.with_name("c")
+    status, printed, said = run(
+        "compile", str(path), "--dim", "batch=2", "-o", str(out), "--emit", "c", "--json"
+    )
+    assert status == 0, said
+    assert json.loads(printed)["library"] == str(out / f"libmodel_{name}.so")
+
+
 @pytest.mark.parametrize("target", ["native", "aarch64", "aarch64-dot"])
 def test_a_small_bert_answers_from_c_as_from_python(target: str, tmp_path: Path) -> None:
     """An ONNX file to a library for this CPU, or for a board made here, run without Python."""

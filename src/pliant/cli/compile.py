@@ -80,6 +80,16 @@ _ISAS: dict[str, Isa] = {
     "aarch64-dot": NEON_DOT,
     "aarch64": NEON,
 }
+_RESERVED_NAMES = """
+alignas alignof and asm auto bool break case catch char class compl concept const constexpr continue decltype
+default delete do double else enum explicit export extern false float for friend goto if inline int linux long
+mutable namespace new noexcept not nullptr operator or private protected public register requires restrict
+return short signed sizeof static struct switch template this throw true try typedef typeid typename union
+unix unsigned using virtual void volatile while xor
+address context copy entry fault feature helper row slot space stat timespec
+all clean edit_cache example help install package rebuild_cache test
+"""
+"""Words of C and C++, types in the source of a library, and targets of CMake."""
 _TEXT_ONLY = "it is for text models in C; this model is compiled for its shapes"
 Dims = Annotated[
     list[str] | None, typer.Option("--dim", help="Fix a symbolic dimension, such as batch=1; repeatable.")
@@ -248,9 +258,9 @@ def parse_dims(texts: list[str] | None) -> dict[str, int]:
 
 
 def identifier(model: Path) -> str:
-    """Return a C identifier for the model at `model`."""
+    """Return a name for the C library of the model at `model`, which C, C++ and CMake accept."""
     name = "".join(c if c.isascii() and c.isalnum() else "_" for c in model.stem)
-    return name if name[:1].isalpha() else f"model_{name}"
+    return name if name[:1].isalpha() and name not in _RESERVED_NAMES.split() else f"model_{name}"
 
 
 def _weight_bytes(image: Image) -> int:

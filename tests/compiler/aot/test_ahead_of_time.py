@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 from pliant.compiler.aot.ahead_of_time import write_c
+from pliant.compiler.aot.c_library import link
+from pliant.compiler.aot.compiled_files import OBJECTS
 from pliant.compiler.executable.call import Target
 from pliant.compiler.executable.image import make_image
 from pliant.errors import InputError
@@ -137,6 +139,20 @@ def test_the_c_library_answers_as_the_session_does(isa: Isa, folder: Path) -> No
     emitted = write_c(make_image(a_graph(), Target(isa, 2)), "small", out)
     assert emitted.library == out / "libsmall.so", emitted.reason
     np.testing.assert_allclose(run_example(out, compiler, runner), expected(), rtol=1e-6, atol=1e-6)
+
+
+def test_the_first_error_of_the_compiler_is_told(folder: Path) -> None:
+    """Its last line is often a marker below the source."""
+    if shutil.which("cc") is None:
+        pytest.skip("no cc here")
+    out = folder / "wrong"
+    (out / OBJECTS).mkdir(parents=True)
+    (out / "wrong.c").write_text("int x = missing;\n")
+    (out / "wrong.map").write_text("{ global: x; };\n")
+    library, reason = link(out, "wrong", host_isa(), ["wrong.c"])
+    assert library is None
+    assert "error" in reason
+    assert "missing" in reason
 
 
 def test_nothing_is_allocated_after_opening(folder: Path) -> None:

@@ -41,5 +41,7 @@ def link(
     command += [f"-Wl,--version-script={name}.map,-soname,{library}", "-o", library, *flags]
     done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
     if done.returncode:
-        return None, f"{compiler} failed: {done.stderr.strip().splitlines()[-1] if done.stderr else ''}"
+        lines = done.stderr.strip().splitlines()
+        first_error = next((line for line in lines if "error" in line), lines[-1] if lines else "")
+        return None, f"{compiler} failed: {first_error}"
     return library, ""

@@ -1,6 +1,5 @@
 """An elastic model as a C library, against the engine that Python's session runs."""
 
-import ctypes
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -388,20 +387,3 @@ def test_arm_answers_as_this_machine(tiny_stores: Stores, build_library: Build) 
         for line, text in zip(done.stdout.splitlines(), ("good film", "bad, bad plot."), strict=True):
             answer = model.run(text)
             assert line.startswith(f"{answer.label} ({answer.score:.3f}), {answer.n_tokens} tokens")
-
-
-@pytest.mark.parametrize("standard", ["c11", "gnu17"])
-def test_the_source_compiles_without_a_warning(standard: str, library: LibraryReport) -> None:
-    """Firmware is often built with warnings as errors."""
-    warnings = ("-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Wstrict-prototypes", "-Werror")
-    sources = ["tables.c", *(f"runtime/{path.name}" for path in (library.output / "runtime").glob("*.c"))]
-    command = ["cc", f"-std={standard}", "-O2", "-fsyntax-only", *warnings, "-I.", *sources]
-    done = subprocess.run(command, cwd=library.output, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_nothing_is_known_about_no_model(library: LibraryReport) -> None:
-    """A failed open gives null, and a caller may ask before it checks."""
-    about = ctypes.CDLL(str(library.library)).pliant_model_about
-    about.restype = ctypes.c_void_p
-    assert about(None) is None
