@@ -1,12 +1,14 @@
 """Lower convolutions of bytes: ConvInteger and QLinearConv.
 
-With one group and constant weights, the windows of all pixels are copied to rows, channels innermost, in
-blocks, and multiplied as a product of bytes; other convolutions compute one multiplication at a time.
+With constant weights, the windows of all pixels are copied to rows, channels innermost, in blocks, and
+multiplied as a product of bytes: of one group, and with tiles of each of several. Other convolutions, and
+groups of few channels, compute one multiplication at a time.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from math import prod
 
 import numpy as np
@@ -26,7 +28,7 @@ from pliant.compiler.rules.product.integer_product import (
 )
 from pliant.compiler.rules.product.lower_quantize import requantize_calls
 from pliant.errors import GraphError
-from pliant.ir.graph import Graph, Node
+from pliant.ir.graph import Graph, Node, TensorType
 from pliant.kernels.conv.direct.conv_quantized import QuantizedConvArgs, QuantizedConvForm, quantized_conv_ir
 from pliant.kernels.emit.expression import leaf
 from pliant.kernels.product.matmul_integer import IntegerForm
@@ -37,23 +39,34 @@ _NAMES = {
 }
 BLOCK_BYTES = 512 << 10
 """Bytes of windows per block: they are read again soon, from L2."""
+_GROUP_CHANNELS = 8
+"""Output channels of a group from which on it is a product in tiles of 16 columns.
+
+Rows without tiles compute groups one multiplication at a time: products were not measured there.
+"""
 
 
 def _conv_bytes(node: Node, graph: Graph, target: Target) -> LoweredNode:
     tensors = {name: x for name, x in zip(_NAMES[node.op], node.inputs, strict=False) if x}
     w = graph.types[tensors["w"]].shape
-    is_plain = node.integer("group", 1) == 1
+    groups = node.integer("group", 1)
+    is_plain = groups == 1 or (target.isa.has_tiles and w[0] // groups >= _GROUP_CHANNELS)
     is_empty = 0 in (*graph.types[tensors["x"]].shape, *graph.types[node.outputs[0]].shape, *w)
     if not is_plain or is_empty or not are_constant(graph, tensors["w"], tensors.get("w_zero", "")):
         return _one_by_one(node, graph, tensors)
     sums, made = f"{node.outputs[0]}.sums", _sums(node, graph, target, tensors)
     if node.op == "ConvInteger":
         return _channels_first(node, graph, sums, made)
-    rows = graph.types[node.outputs[0]].size // w[0], w[0]
+    by_channel = (w[0],) if groups == 1 else (groups, 1, w[0] // groups)
+    rows = (*by_channel[:-2], graph.types[node.outputs[0]].size // w[0], by_channel[-1])
     operands: list[tuple[str, tuple[int, ...]]] = [(sums, rows)]
     value = leaf(0, "int32")
+    scale = graph.types[tensors["w_scale"]]
+    if scale.size > 1:
+        types = {**graph.types, tensors["w_scale"]: TensorType(scale.dtype, by_channel)}
+        graph = replace(graph, types=types)
     if "bias" in tensors:
-        operands.append((tensors["bias"], (w[0],)))
+        operands.append((tensors["bias"], by_channel))
         value = value + leaf(1, "int32")
     scales = (tensors["x_scale"], tensors["w_scale"], tensors["y_scale"])
     bytes_ = f"{node.outputs[0]}.bytes"
@@ -67,19 +80,19 @@ def _conv_bytes(node: Node, graph: Graph, target: Target) -> LoweredNode:
 
 
 def _channels_first(node: Node, graph: Graph, rows: str, made: LoweredNode) -> LoweredNode:
-    """`made`, followed by the conversion of rows [pixels, channels] to the output."""
+    """`made`, followed by the conversion of rows [group][pixels of all images, channels] to the output."""
     y = node.outputs[0]
-    type_ = graph.types[y]
-    images, channels = type_.shape[:2]
+    type_, groups = graph.types[y], node.integer("group", 1)
+    images, channels = type_.shape[0], type_.shape[1] // groups
     pixels = prod(type_.shape[2:])
-    shape = images, channels, pixels
-    source = View(rows, 0, shape, (pixels * channels, 1, channels))
+    shape = images, groups, channels, pixels
+    source = View(rows, 0, shape, (pixels * channels, images * pixels * channels, 1, channels))
     calls = copy_calls(source, View(y, 0, shape, row_major(shape)), type_.itemsize, node.label)
     return replace(made, calls=(*made.calls, *calls))
 
 
 def _sums(node: Node, graph: Graph, target: Target, tensors: Mapping[str, str]) -> LoweredNode:
-    """int32 [pixels of all images, channels]: the products of all windows, in blocks."""
+    """int32 [group][pixels of all images, channels]: the products of all windows, in blocks."""
     label, y = node.label, node.outputs[0]
     x, w = graph.types[tensors["x"]], graph.types[tensors["w"]].shape
     a = tensors["x"], tensors.get("x_zero", "")
@@ -92,27 +105,28 @@ def _sums(node: Node, graph: Graph, target: Target, tensors: Mapping[str, str]) 
     calls = [*made.calls, *framing.calls]
     packed, temporaries = {**framing.packed}, {**made.temporaries, **framing.temporaries}
     sums, rows = f"{y}.sums", f"{y}.rows"
-    out, depth = graph.types[y].shape[2:], prod(w[1:])
+    out, depth, groups = graph.types[y].shape[2:], prod(w[1:]), node.integer("group", 1)
     long = form.words(depth) * form.packing
     windows = _windows(image, view, out)
-    if windows.is_dense and long == depth:
+    if groups == 1 and windows.is_dense and long == depth:
         here = replace(values, tensor=image.tensor, count=x.shape[0] * prod(out))
-        product = integer_product(graph, target, form, here, weights, sums, label)
+        made = integer_product(graph, target, form, here, weights, sums, label)
         temporaries[sums] = 4 * here.count * w[0]
-        return LoweredNode(
-            (*calls, *product.calls), temporaries=temporaries, packed={**packed, **product.packed}
-        )
+        return LoweredNode((*calls, *made.calls), temporaries=temporaries, packed={**packed, **made.packed})
     per_line = prod(out[1:])
     block = max(1, BLOCK_BYTES // (per_line * long * form.a_bytes))
-    for first_image, n_images, first, n in _blocks(x.shape[0], out[0], block):
-        part = windows.sliced(0, first_image, n_images).sliced(1, first, n)
+    blocks = _blocks(x.shape[0], out[0], block)
+    for group, (first_image, n_images, first, n) in product(range(groups), tuple(blocks)):
+        outs, channels = w[0] // groups, windows.sliced(len(windows.shape) - 1, group * w[1], w[1])
+        part = channels.sliced(0, first_image, n_images).sliced(1, first, n)
         inner = (*row_major((n_images, n, *out[1:], long))[:-1], *row_major((*view.kernel, w[1])))
         calls += copy_calls(part, View(rows, 0, part.shape, inner), form.a_bytes, label)
         here = replace(values, tensor=rows, count=n_images * n * per_line)
-        start = (first_image * out[0] + first) * per_line
-        product = integer_product(graph, target, form, here, weights, sums, label, first_row=start)
-        calls += product.calls
-        packed |= product.packed
+        start = ((group * x.shape[0] + first_image) * out[0] + first) * per_line
+        own = replace(weights, columns=outs, first=group * outs)
+        made = integer_product(graph, target, form, here, own, sums, label, first_row=start)
+        calls += made.calls
+        packed |= made.packed
         temporaries[rows] = max(temporaries.get(rows, 0), here.count * long * form.a_bytes)
     temporaries[sums] = 4 * x.shape[0] * prod(out) * w[0]
     return LoweredNode(tuple(calls), temporaries=temporaries, packed=packed)
@@ -165,7 +179,9 @@ def _windows(image: View, view: Window, out: tuple[int, ...]) -> View:
 
 
 def _one_by_one(node: Node, graph: Graph, tensors: Mapping[str, str]) -> LoweredNode:
-    """The general kernel, one multiplication at a time: for groups, and weights that are not constant."""
+    """The general kernel, one multiplication at a time: for other groups, and weights that are not
+    constant.
+    """
     types = {name: graph.types[tensor] for name, tensor in tensors.items()}
     x, w, y = types["x"], types["w"], graph.types[node.outputs[0]]
     signs = {"int8": True, "uint8": False, "int32": None}

@@ -30,23 +30,29 @@ class IntegerWeights:
     """Constant bytes and their zero point ("" if that is 0), as a matrix of `columns`.
 
     They are [depth, columns], or a convolution's kernels [columns, channels, taps...], whose channels are
-    innermost in the matrix's depth.
+    innermost in the matrix's depth; of a group's kernels, `first` is the first of `columns`.
     """
 
     tensor: str
     zero: str
     columns: int
     are_kernels: bool = False
+    first: int = 0
+
+    def depth(self, graph: Graph) -> int:
+        """Rows of the matrix."""
+        values = graph.constants[self.tensor]
+        return prod(values.shape[1:]) if self.are_kernels else values.size // self.columns
 
     def matrix(self, graph: Graph) -> np.ndarray:
         """[depth, columns] minus the zero point, as int8, or as int16 if that does not fit."""
-        values = graph.constants[self.tensor]
+        values, zeros = graph.constants[self.tensor], self._zeros(graph)
         if self.are_kernels:
-            channels = values.shape[1]
+            channels, last = values.shape[1], self.first + self.columns
+            values, zeros = values[self.first : last], zeros[self.first : last] if len(zeros) > 1 else zeros
             rows = values.reshape(self.columns, channels, -1).transpose(2, 1, 0).reshape(-1, self.columns)
         else:
             rows = values.reshape(-1, self.columns)
-        zeros = self._zeros(graph)
         if rows.dtype == np.int8 and not zeros.any():
             return rows
         less: np.ndarray = rows.astype(np.int16) - zeros
@@ -177,9 +183,10 @@ def integer_product(
 ) -> LoweredNode:
     """y (int32) from `first_row` on = rows @ weights; `floats` are the fields for a float32 result."""
     n_columns = weights.columns
-    depth = graph.constants[weights.tensor].size // n_columns
-    words, groups = form.words(depth), -(-n_columns // COLUMNS)
+    words, groups = form.words(weights.depth(graph)), -(-n_columns // COLUMNS)
     name = f"{weights.tensor}|{form.value}|{weights.zero}|{weights.are_kernels}"
+    if weights.are_kernels and n_columns < len(graph.constants[weights.tensor]):
+        name += f"|{weights.first}+{n_columns}"
     packed = {
         name: PackedConstant(
             groups * words * COLUMNS * form.packing * form.b_bytes,
