@@ -70,8 +70,8 @@ def test_requests_that_wait_together_run_together() -> None:
         metrics = httpx.get(f"{run.url}/metrics").text
     assert [_upper(answer) for answer in answers] == [text.upper() for text in texts]
     assert served.sizes == [8, 3]
-    assert 'pliant_batch_size_sum{model="upper",target="local"} 12.0' in metrics
-    assert 'pliant_batch_size_count{model="upper",target="local"} 3.0' in metrics
+    assert 'pliant_batch_size_sum{model="upper",model_version="1",target="local"} 12.0' in metrics
+    assert 'pliant_batch_size_count{model="upper",model_version="1",target="local"} 3.0' in metrics
 
 
 def test_one_that_fails_in_a_batch_fails_alone() -> None:

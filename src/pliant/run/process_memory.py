@@ -125,14 +125,17 @@ class MemoryBudget:
     @property
     def shares(self) -> tuple[MemoryShare, ...]:
         """The current share of each session that takes part in the division."""
-        now_s, found = self._clock(), []
-        for key, member in list(self._members.items()):
-            session, share = member.session(), self._reserved.get(key, 0)
-            if session is not None:
-                seconds = _held_of(member.demand, share).seconds
-                n_requests = member.requests.at(now_s)
-                found.append(MemoryShare(session.name, share, session.held_bytes, seconds, n_requests))
-        return tuple(found)
+        sessions = [member.session() for member in list(self._members.values())]
+        shares = [self.share_of(session) for session in sessions if session is not None]
+        return tuple(share for share in shares if share is not None)
+
+    def share_of(self, session: BudgetedSession) -> MemoryShare | None:
+        """The current share of `session`; None if it does not take part in the division."""
+        member, n_bytes = self._members.get(id(session)), self._reserved.get(id(session), 0)
+        if member is None:
+            return None
+        seconds, n_requests = _held_of(member.demand, n_bytes).seconds, member.requests.at(self._clock())
+        return MemoryShare(session.name, n_bytes, session.held_bytes, seconds, n_requests)
 
     def reserve(self, owner: object, n_bytes: int) -> None:
         """Set `owner`'s share to `n_bytes`. Raises BudgetError, and changes nothing, when it does not fit."""

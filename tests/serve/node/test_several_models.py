@@ -42,7 +42,10 @@ def test_a_request_finds_the_model_that_it_names() -> None:
         assert "first, second, not third" in wrong.json()["error"]
         metrics = httpx.get(f"{node.url}/metrics", timeout=PATIENCE_S).text
         for model in ("first", "second"):
-            assert f'pliant_requests_total{{model="{model}",outcome="ok",target="local"}} 1.0' in metrics
+            assert (
+                f'pliant_requests_total{{model="{model}",model_version="1",outcome="ok",target="local"}} 1.0'
+                in metrics
+            )
     assert first.is_closed
     assert second.is_closed
 

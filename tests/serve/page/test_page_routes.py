@@ -114,7 +114,10 @@ def test_events_tell_a_request_its_end_and_the_counts_that_metrics_have(node: Ru
         numbers = next(value for name, value in told if name == "numbers")
         assert numbers["models"]["upper"]["requests"]["local"]["ok"] == before + 1
     metrics = httpx.get(f"{node.url}/metrics").text
-    assert f'pliant_requests_total{{model="upper",outcome="ok",target="local"}} {before + 1}.0' in metrics
+    assert (
+        f'pliant_requests_total{{model="upper",model_version="1",outcome="ok",target="local"}} {before + 1}.0'
+        in metrics
+    )
 
 
 def test_a_refusal_is_told_with_its_reason(node: Running) -> None:

@@ -73,6 +73,18 @@ def test_a_request_whose_deadline_loading_alone_exceeds_is_refused_at_once(
         assert mark_of(infer(node, soon(deadline_s=40.0))) == "slow:1:a"
 
 
+def test_a_deadline_of_embeddings_includes_loading(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As that of any other request; the model is loaded for later ones."""
+    with evicted(monkeypatch) as (node, slow):
+        slow.gate.clear()
+        body = {"model": "slow", "input": "ab", "deadline_s": 5.0}
+        refused = httpx.post(f"{node.url}/v1/embeddings", json=body, timeout=PATIENCE_S)
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "50")
+        assert "longer than the deadline of 5 s" in refused.json()["error"]["message"]
+        slow.gate.set()
+        until(lambda: index(node)["slow:1"] == "READY")
+
+
 @pytest.mark.parametrize(
     "body", [soon(deadline_s=5.0, best_effort=True), soon(deadline_s=60.0), asking("ab")]
 )

@@ -88,6 +88,7 @@ class RecurrentSession(TextSession[None]):
         self._turns = ForkSafeLock() if self._shared is None else self._shared.turns
         with self._turns.lock:
             self.runner = RecurrentRunner(source, library, pool, self.name, memory, self._clock)
+            self.budgeted = self.runner
         trim_heap()  # reading and packing fragments the heap
 
     def __repr__(self) -> str:

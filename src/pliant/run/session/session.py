@@ -20,6 +20,7 @@ from pliant.ir.times.fit import FitSettings, LocalTimes
 from pliant.kernels.runtime.fork_safe_lock import ForkSafeLock
 from pliant.run.emulated_device import EmulatedDevice
 from pliant.run.memory_use import MemoryUse
+from pliant.run.process_memory import BudgetedSession
 from pliant.run.session.feeds import FeedsLike
 from pliant.run.session.ports import Feeds, parse_run_arguments
 
@@ -67,6 +68,8 @@ class Session(ABC, Generic[D]):
         self._level = BoundedLevel()
         self._timing = ForkSafeLock()
         self._loaded_s = 0.0
+        self.budgeted: BudgetedSession | None = None
+        """What takes part in a shared memory budget; None without one."""
         self._after_loading: tuple[Curve, float, Curve] | None = None
 
     def __enter__(self) -> Self:

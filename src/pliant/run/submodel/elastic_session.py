@@ -92,6 +92,7 @@ class ElasticSession(TextSession[ElasticDetails]):
         self.share: SubmodelShare | None = None
         if memory is not None and options.preload_bytes is None and fixed is None:
             self.share, self._turns = SubmodelShare(memory, self.name, self._renew_trade), memory.turns
+            self.budgeted = self.share
             with self._turns.lock:
                 self.runner = self.share.open_runner(store, device, options, cache)
                 self._plans = RequestPlans(self.runner, self.name)

@@ -11,6 +11,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.registry import Collector
 
 from pliant.route.upstream import peer_state
+from pliant.serve.answers.model_statistics import ModelStatistics
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 _ACCURACIES = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.92, 0.94, 0.96, 0.98, 1.0)
@@ -36,9 +37,15 @@ ReadGauges = Callable[[], Iterator[GaugeValue]]
 
 @final
 class Metrics:
-    """Counters and histograms of one node, in its own registry: a process can have several nodes."""
+    """Counters and histograms of one model, in their own registry: a process can have several models.
 
-    def __init__(self, states: ReadGauges) -> None:
+    They continue when the model is loaded again, by the next node that is attached. `statistics` are those of
+    the protocol.
+    """
+
+    def __init__(self, states: ReadGauges = lambda: iter(())) -> None:
+        self.statistics = ModelStatistics()
+        self._states = states
         self.registry = here = CollectorRegistry()
         self.requests = Counter(
             "pliant_requests",
@@ -152,8 +159,18 @@ class Metrics:
             ("node", "model_version", "identity", "platform", "version"),
             registry=here,
         )
-        self.registry.register(_GaugeCollector(states))
+        self.registry.register(_GaugeCollector(lambda: self._states()))
         self._rows: dict[tuple[object, ...], Any] = {}
+
+    def attach(self, states: ReadGauges) -> None:
+        """Read the gauges of a node, instead of those of the previous one."""
+        self._states = states
+        self.info.clear()
+
+    def detach(self, states: ReadGauges) -> None:
+        """Read no gauges, and keep no reference to the node, unless another one was attached since."""
+        if self._states == states:
+            self._states = lambda: iter(())
 
     def child(self, family: M, *labels: str | int) -> M:
         """Like `family.labels`, cached, because its lookup takes longer than the counting."""
@@ -206,8 +223,12 @@ class Metrics:
         return generate_latest(self.registry)
 
 
-def text_by_model(every: Mapping[str, Metrics]) -> bytes:
-    """The metrics of all models' nodes in one text, with the label `model`, and those of the process."""
+MetricsByModel = Mapping[tuple[str, str], Metrics]
+"""Metrics by the name and the version of their model."""
+
+
+def text_by_model(every: MetricsByModel) -> bytes:
+    """The metrics of all models in one text, labelled `model` and `model_version`, and of the process."""
     together = CollectorRegistry()
     ProcessCollector(registry=together)
     together.register(_ModelCollector(every))
@@ -215,17 +236,18 @@ def text_by_model(every: Mapping[str, Metrics]) -> bytes:
 
 
 class _ModelCollector(Collector):
-    def __init__(self, every: Mapping[str, Metrics]) -> None:
+    def __init__(self, every: MetricsByModel) -> None:
         self._every = every
 
     def collect(self) -> Iterator[Metric]:
         families: dict[str, Metric] = {}
-        for model, metrics in self._every.items():
+        for (model, version), metrics in self._every.items():
+            labels = {"model": model, "model_version": version}
             for family in metrics.registry.collect():
                 known = Metric(family.name, family.documentation, family.type)
                 into = families.setdefault(family.name, known)
                 into.samples += [
-                    sample._replace(labels={**sample.labels, "model": model}) for sample in family.samples
+                    sample._replace(labels={**sample.labels, **labels}) for sample in family.samples
                 ]
         yield from families.values()
 

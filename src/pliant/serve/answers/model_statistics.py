@@ -28,7 +28,7 @@ class _Duration:
 
 @final
 class ModelStatistics:
-    """Successful and failed requests of one model since it was loaded."""
+    """Successful and failed requests of one model since it was first loaded."""
 
     def __init__(self, wall_clock: Callable[[], float] = time.time) -> None:
         self._wall_clock = wall_clock

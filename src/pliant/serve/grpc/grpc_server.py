@@ -19,6 +19,8 @@ _CALLS_AT_ONCE = 256
 """Further calls are refused before their messages are read: each may hold a message of
 `Limits.body_bytes`."""
 
+_QUIET_S, _CLOSING_S = 0.1, 2.0
+
 
 @asynccontextmanager
 async def serve_grpc(
@@ -52,7 +54,21 @@ async def serve_grpc(
     finally:
         watching.cancel()
         await asyncio.wait({watching})
+        await _refuse_calls(service)
         await server.stop(limits.hop_s + limits.body_s)
+
+
+async def _refuse_calls(service: GrpcService) -> None:
+    """Refuse further calls, until none has arrived for a while.
+
+    Calls that have arrived and were not passed on yet are cancelled by `server.stop`. Clients do not send a
+    cancelled call again, but one that was refused as unavailable.
+    """
+    loop, service.is_closing = asyncio.get_running_loop(), True
+    ends_s, n_refused = loop.time() + _CLOSING_S, -1
+    while n_refused < service.n_refused and loop.time() < ends_s:
+        n_refused = service.n_refused
+        await asyncio.sleep(_QUIET_S)
 
 
 def _options(limits: Limits) -> list[tuple[str, int]]:

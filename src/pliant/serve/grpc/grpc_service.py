@@ -90,6 +90,8 @@ class GrpcService:
         )
         """Context around each call, once its message is complete: the caller and the number of received
         bytes."""
+        self.is_closing, self.n_refused = False, 0
+        """Whether further calls are refused, and how many were."""
         self._most_bytes = limits.body_bytes
         self._budget = ByteBudget(limits.buffer_bytes, limits.client_buffer_bytes)
 
@@ -140,6 +142,9 @@ class GrpcService:
         count, code = self._front.metrics.responses.labels, grpc.StatusCode.UNKNOWN
         said = {} if asked.call is None else asked.call.metadata
         try:
+            if self.is_closing:
+                self.n_refused += 1
+                raise NodeError("this node is shutting down; call another one.", 503, 1)
             admitted = self._admitted(path, asked.context)
             plain = decompress(content, self._most_bytes)
             self._access.spend(admitted, len(plain))

@@ -35,11 +35,11 @@ from pliant.route.predecessors import Listener
 from pliant.serve.access.access import AccessControl
 from pliant.serve.access.guard import Guard, certificate_names, error_response
 from pliant.serve.access.roles import routes_without_rule
-from pliant.serve.answers.metrics import TEXT, text_by_model
 from pliant.serve.http.body_reader import ARRIVED_S, BodyReader
 from pliant.serve.http.content_coding import CODINGS
 from pliant.serve.http.direct_paths import DirectPaths, Handler
 from pliant.serve.http.limits import Limits
+from pliant.serve.http.metrics_route import METRICS_PATH, metrics_route
 from pliant.serve.http.openapi import document
 from pliant.serve.http.raw_headers import header_of
 from pliant.serve.http.responses import answer_disconnect as _gone
@@ -61,7 +61,7 @@ from pliant.serve.upstream.callback import Callbacks
 from pliant.serve.upstream.request_explanation import EXPLAIN_PATH, EXPLAINED
 from pliant.serve.upstream.upstreams import CURVE_PATH, MISMATCH, REQUEST_HEADER
 
-UNOBSERVED = ("/v2/health/", "/metrics", CURVE_PATH, TELL_PATH)
+UNOBSERVED = ("/v2/health/", METRICS_PATH, CURVE_PATH, TELL_PATH)
 """Paths requested every few seconds have no span and no log line."""
 _ROUTE, _CURVE, _REQUEST = (name.lower().encode() for name in (ROUTE_HEADER, CURVE_HEADER, REQUEST_HEADER))
 _HEADER_LENGTH = HEADER_LENGTH.encode()
@@ -75,7 +75,8 @@ def make_app(
     callbacks: Callbacks = Callbacks(),  # noqa: B008 - frozen
 ) -> ASGIApp:
     """The ASGI application of a single node; see `model_app`."""
-    page = page_routes(PageProcess(node.name, version, lambda: (node,), lambda: node.is_draining))
+    shown = PageProcess(node.name, version, lambda: (node,), lambda: node.is_draining)
+    page = [*page_routes(shown), metrics_route(lambda: {(node.model.name, node.model.version): node.metrics})]
     tracer = make_tracer()
     return model_app(node, (node,), BodyReader(node.limits), access, version, callbacks, page, tracer)
 
@@ -92,9 +93,9 @@ def model_app(
 ) -> ASGIApp:
     """The ASGI application of `node`, with access control by `access`.
 
-    `nodes` are the nodes of all models at this address, including this one; metrics and the `page` routes
-    cover all of them. `callbacks` are the addresses at which other nodes can be notified of changes. `tracer`
-    creates the spans.
+    `nodes` are the nodes of all models at this address, including this one; the routes of `page`, with that
+    of the metrics, cover all of them. `callbacks` are the addresses at which other nodes can be notified of
+    changes. `tracer` creates the spans.
     """
     paths = _Paths(node, nodes, bodies, version, access, callbacks)
     name = node.served.name
@@ -104,7 +105,6 @@ def model_app(
         Route("/v2/health/live", paths.live, methods=["GET"]),
         Route("/v2/health/ready", paths.ready, methods=["GET"]),
         Route("/v2", paths.server, methods=["GET"]),
-        Route("/metrics", paths.metrics, methods=["GET"]),
         Route("/openapi.json", paths.openapi, methods=["GET"]),
         Route(CURVE_PATH, paths.curve, methods=["GET"]),
         Route(TELL_PATH, paths.tell, methods=["POST"]),
@@ -150,7 +150,7 @@ class _Paths:
     ) -> None:
         self._node, self._version, self._access, self._callbacks = node, version, access, callbacks
         self._nodes, self._bodies = nodes, bodies
-        node.metrics.body_bytes.set_function(lambda: self._bodies.n_bytes)
+        node.metrics.body_bytes.set_function(lambda: bodies.n_bytes)
         served = node.served
         about = document(node.signature, served.max_length, served.best, version, bool(access.tokens))
         self._openapi = _json(about).body
@@ -190,10 +190,6 @@ class _Paths:
 
     async def statistics(self, request: Request) -> Response:
         return _json({"model_stats": [self._node.protocol_statistics()]})
-
-    async def metrics(self, request: Request) -> Response:
-        text = text_by_model({one.served.name: one.metrics for one in self._nodes})
-        return Response(text, headers={"content-type": TEXT})
 
     async def openapi(self, request: Request) -> Response:
         return Response(self._openapi, media_type=JSON)

@@ -16,8 +16,8 @@ from pliant.route.node_identity import NODE_HEADER
 from pliant.serve.access.access import AccessControl
 from pliant.serve.access.guard import Guard, error_response
 from pliant.serve.access.roles import routes_without_rule
-from pliant.serve.answers.metrics import TEXT
 from pliant.serve.http.body_reader import BodyReader
+from pliant.serve.http.metrics_route import METRICS_PATH, metrics_route
 from pliant.serve.http.openapi import front_document
 from pliant.serve.http.responses import answer_disconnect, internal_error, json_response, method_refusal
 from pliant.serve.protocol.descriptions import server_metadata
@@ -69,8 +69,8 @@ class RepositoryPaths:
             Route("/v2/health/live", self._live, methods=["GET"]),
             Route("/v2/health/ready", self._ready, methods=["GET"]),
             Route("/v2", self._server, methods=["GET"]),
-            Route("/metrics", self._metrics, methods=["GET"]),
             Route("/openapi.json", self._openapi, methods=["GET"]),
+            metrics_route(lambda: self._node.metrics_by_model),
             *page,
         ]
         missing = routes_without_rule(
@@ -101,11 +101,15 @@ class RepositoryPaths:
         await self._guard(scope, receive, send)
 
     def owns(self, scope: Scope) -> bool:
-        """Whether a request is handled here and not by the first model: repository paths and the page."""
+        """Whether a request is handled here and not by the first model: the repository, metrics, the page."""
         path = scope["path"]
-        return _is_of_repository(path) or (
-            not path.startswith(_MODELS)
-            and any(route.matches(scope)[0] is Match.FULL for route in self._page)
+        return (
+            path == METRICS_PATH
+            or _is_of_repository(path)
+            or (
+                not path.startswith(_MODELS)
+                and any(route.matches(scope)[0] is Match.FULL for route in self._page)
+            )
         )
 
     def admits(self, scope: Scope) -> bool:
@@ -149,9 +153,6 @@ class RepositoryPaths:
 
     async def _openapi(self, request: Request) -> Response:
         return Response(self._document, media_type=JSON)
-
-    async def _metrics(self, request: Request) -> Response:
-        return Response(self._node.metrics.text(), headers={"content-type": TEXT})
 
     async def _model_ready(self, request: Request) -> Response:
         """An evicted model counts as ready: requests load it again."""

@@ -27,7 +27,6 @@ from pliant.serve.answers.dispatch import Dispatcher
 from pliant.serve.answers.explain_choice import Explanation, explain
 from pliant.serve.answers.gather import gather
 from pliant.serve.answers.metrics import GaugeValue, Metrics
-from pliant.serve.answers.model_statistics import ModelStatistics
 from pliant.serve.answers.routed_request import RoutedRequest
 from pliant.serve.answers.session_endpoint import SessionEndpoint
 from pliant.serve.http.limits import Limits
@@ -99,7 +98,8 @@ class ServingNode:
     `terms` and `objective` are the defaults of requests that start here. `queue` requests may wait for each
     endpoint. `energy` counts joules. `cluster` is a session of several devices that runs the full model of
     `served`; raises InputError if the models differ. `admission` and the budget `memory` are shared by all
-    models of this device. `feed` records answers for the page.
+    models of this device. `feed` records answers for the page. `metrics` are those of earlier nodes of the
+    model, which continue.
     """
 
     def __init__(
@@ -118,6 +118,7 @@ class ServingNode:
         memory: MemoryBudget | None = None,
         feed: AnswerFeed | None = None,
         model_version: str = MODEL_VERSION,
+        metrics: Metrics | None = None,
     ) -> None:
         self.identity = Identity(served.identity, version)
         self.terms, self.objective = terms, objective
@@ -128,8 +129,8 @@ class ServingNode:
         self.run = secrets.token_hex(8)
         """Identifies this run of the node."""
         self.n_open = 0
-        self.statistics = ModelStatistics()
-        self.metrics = Metrics(self._states)
+        self.metrics = metrics or Metrics()
+        self.metrics.attach(self._states)
         self.model = ServedModel(served.name, model_version, served.identity or "")
         about = (router.name, model_version, self.model.identity, served.platform, version or "")
         self.metrics.info.labels(*about).set(1)
@@ -164,9 +165,10 @@ class ServingNode:
         return self.dispatcher.upstreams
 
     @property
-    def shares(self) -> tuple[MemoryShare, ...]:
-        """Each model's share of the common memory budget; empty without a budget."""
-        return () if self._memory is None else self._memory.shares
+    def share(self) -> MemoryShare | None:
+        """This model's share of the common memory budget; None if it has none."""
+        memory, budgeted = self._memory, self.served.budgeted
+        return None if memory is None or budgeted is None else memory.share_of(budgeted)
 
     @property
     def budget_bytes(self) -> int | None:
@@ -213,7 +215,7 @@ class ServingNode:
             raise
         finally:
             self.n_open -= 1
-            self.statistics.add(outcome == "ok", self.clock() - start_s)
+            self.metrics.statistics.add(outcome == "ok", self.clock() - start_s)
             self.metrics.child(self.metrics.requests, target, outcome).inc()
             self.metrics.child(self.metrics.request_seconds, target).observe(self.clock() - start_s)
             if not asked.pending.has_no_terms:
@@ -258,7 +260,7 @@ class ServingNode:
 
     def protocol_statistics(self) -> dict[str, Any]:
         """The model's statistics in the protocol's form."""
-        return self.statistics.to_protocol(self.model.name, self.model.version, self.metrics.registry)
+        return self.metrics.statistics.to_protocol(self.model.name, self.model.version, self.metrics.registry)
 
     def _count(self, call: InferCall, answer: InferResponse) -> None:
         """Count the bytes and accuracy of an answer."""
@@ -294,6 +296,7 @@ class ServingNode:
             admission.close()
         for local in self.dispatcher.here.values():
             local.close()
+        self.metrics.detach(self._states)
 
     def _check_same(self, cluster: Session[Any]) -> None:
         """Raise InputError unless `cluster` serves the same model."""
@@ -367,15 +370,14 @@ class ServingNode:
             ]
             for name, about, number in rows:
                 yield GaugeValue(name, about, "upstream", peer.name, number)
-        for share in () if self._memory is None else self._memory.shares:
-            if share.name == self.served.name:
-                rows = [
-                    ("pliant_memory_share_bytes", "Share of the common memory budget.", share.share_bytes),
-                    ("pliant_memory_held_bytes", "Memory held of the share.", share.held_bytes),
-                    ("pliant_memory_loading_seconds", "Loading time of an answer.", share.loading_s),
-                ]
-                for name, about, number in rows:
-                    yield GaugeValue(name, about, "model", share.name, number)
+        if (share := self.share) is not None:
+            rows = [
+                ("pliant_memory_share_bytes", "Share of the common memory budget.", share.share_bytes),
+                ("pliant_memory_held_bytes", "Memory held of the share.", share.held_bytes),
+                ("pliant_memory_loading_seconds", "Loading time of an answer.", share.loading_s),
+            ]
+            for name, about, number in rows:
+                yield GaugeValue(name, about, "model", share.name, number)
         yield GaugeValue(
             "pliant_predecessors", "Downstream nodes.", "node", self.name, len(self.router.predecessors)
         )

@@ -4,7 +4,6 @@ import asyncio
 import logging
 import platform
 import re
-import ssl
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
@@ -53,6 +52,7 @@ from pliant.serve.access.security import (
 )
 from pliant.serve.answers.admission import MOST_WORKERS, Admission
 from pliant.serve.answers.answer_energy import AnswerEnergy
+from pliant.serve.answers.metrics import Metrics
 from pliant.serve.http.body_reader import BodyReader
 from pliant.serve.http.limits import Limits
 from pliant.serve.node.node_controls import NodeControls
@@ -205,15 +205,16 @@ async def serve_models(
 
         async def connect(entry: ModelEntry, opened: OpenModel, stack: AsyncExitStack) -> ConnectedModel:
             own = replace(with_endpoints(options, entry.endpoints), learn_s=learn_s, queue=controls.queue)
-            node, withdraw = await _connect_model(
-                own, entry.key, opened, (admission, memory, credentials), stack
-            )
+            shared = admission, memory, credentials, repository.metrics_of(entry.key)
+            node, withdraw = await _connect_model(own, entry.key, opened, shared, stack)
             app = model_app(node, repository.nodes, bodies, access, version, options.callbacks, page, tracer)
             return ConnectedModel(node, app, withdraw)
 
         version = options.version or ""
         tracer = options.tracer or make_tracer()
-        embeddings = embeddings_route(lambda: repository.nodes, lambda name: repository.lease(name), bodies)
+        embeddings = embeddings_route(
+            lambda: repository.nodes, lambda name, terms: repository.lease(name, None, terms), bodies
+        )
         shown = PageProcess(
             options.name or "", version, lambda: repository.nodes, lambda: repository.is_draining
         )
@@ -236,10 +237,9 @@ async def serve_models(
         def refused(status: int) -> None:
             paths.front.metrics.count_refusal(status)
 
-        def server_tls() -> ssl.SSLContext | None:
-            return credentials.server_tls
-
-        server = NodeServer(app, options.limits, server_tls, drain, options.settle_s, refused)
+        server = NodeServer(
+            app, options.limits, lambda: credentials.server_tls, drain, options.settle_s, refused
+        )
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # client errors are counted instead
         on_controls(controls)
 
@@ -274,7 +274,7 @@ async def _connect_model(
     options: NodeOptions,
     key: ModelKey,
     opened: OpenModel,
-    shared: tuple[Admission, MemoryBudget | None, Credentials],
+    shared: tuple[Admission, MemoryBudget | None, Credentials, Metrics | None],
     stack: AsyncExitStack,
 ) -> tuple[ServingNode, Withdraw]:
     """Create the node of an opened model on the running loop; `stack` closes it. Raises NodeError."""
@@ -286,8 +286,8 @@ async def _connect_model(
     floor = (options.terms.accuracy_floor or 0.0) if alone else 0.0
     await asyncio.to_thread(_ask_for_curve, floor, opened.local)
     options = replace(options, energy=opened.energy or options.energy)
-    admission, memory, credentials = shared
-    node = make_node(options, opened.local, opened.cluster, admission, memory, key.version)
+    admission, memory, credentials, metrics = shared
+    node = make_node(options, opened.local, opened.cluster, admission, memory, key.version, metrics)
     stack.push_async_callback(asyncio.to_thread, node.close)
     if options.learn_s:  # before upstreams are connected and notified
         await asyncio.to_thread(node.local.learn, LENGTHS, options.learn_s)
@@ -319,6 +319,7 @@ def make_node(
     admission: Admission | None = None,
     memory: MemoryBudget | None = None,
     model_version: str = FIRST_VERSION,
+    metrics: Metrics | None = None,
 ) -> ServingNode:
     """Create the node without connections: its router and local endpoints."""
     settings = options.routing or RouterSettings(
@@ -340,6 +341,7 @@ def make_node(
         memory=memory,
         feed=AnswerFeed(keeps_texts=options.page_texts),
         model_version=model_version,
+        metrics=metrics,
     )
 
 

@@ -3,6 +3,7 @@
 Each input is a separate request through `ServingNode.infer`.
 """
 
+import asyncio
 import base64
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -41,7 +42,7 @@ class LeasedModel(Protocol):
     def node(self) -> ServingNode: ...
 
 
-Lease = Callable[[str], AbstractAsyncContextManager[LeasedModel]]
+Lease = Callable[[str, Terms], AbstractAsyncContextManager[LeasedModel]]
 
 
 class EmbeddingsRequest(msgspec.Struct, frozen=True):
@@ -63,14 +64,20 @@ _REQUEST = msgspec.json.Decoder(EmbeddingsRequest)
 
 
 def embeddings_route(nodes: Callable[[], Sequence[ServingNode]], lease: Lease, bodies: BodyReader) -> Route:
-    """The route. `nodes` returns the loaded nodes; `lease` keeps the node of a model loaded."""
+    """The route. `nodes` returns the loaded nodes; `lease` keeps the node of a model loaded.
+
+    A deadline includes the time that loading an evicted model takes.
+    """
 
     async def answer(request: Request) -> Response:
+        loop = asyncio.get_running_loop()
         try:
             async with bodies.read(request, _MOST_BYTES) as content:
-                asked = _read(content)
-                async with lease(asked.model) as live:
-                    return await _answer(live.node, asked, request.client.host if request.client else "")
+                asked, start_s = _read(content), loop.time()
+                terms = Terms(asked.deadline_s, asked.accuracy_floor, asked.best_effort)
+                async with lease(asked.model, terms) as live:
+                    client = request.client.host if request.client else ""
+                    return await _answer(live.node, asked, terms, client, loop.time() - start_s)
         except NodeError as error:
             why = str(error)
             if error.status == 404:
@@ -93,10 +100,11 @@ def _read(content: bytes) -> EmbeddingsRequest:
         raise InputError(f"the request is not a valid embeddings request in JSON: {error}.") from error
 
 
-async def _answer(node: ServingNode, asked: EmbeddingsRequest, client: str) -> Response:
+async def _answer(
+    node: ServingNode, asked: EmbeddingsRequest, terms: Terms, client: str, waited_s: float
+) -> Response:
     embeds = _embedder(node, asked)
-    terms = Terms(asked.deadline_s, asked.accuracy_floor, asked.best_effort)
-    start_s = node.clock()
+    start_s = node.clock() - waited_s
 
     def ask(tensors: dict[str, np.ndarray]) -> Any:
         left = terms

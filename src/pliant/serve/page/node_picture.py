@@ -253,7 +253,7 @@ def _model_numbers(node: ServingNode) -> ModelNumbers:
         sum(local.n_waiting for local in node.dispatcher.here.values()),
         node.local.backlog_s,
         (*(_upstream(peer, now_s) for peer in node.router.states(now_s)), *workers),
-        next((share for share in node.shares if share.name == node.served.name), None),
+        node.share,
         shards_of(details),
         split_of(details),
     )

@@ -4,7 +4,7 @@ from typing import final
 
 from pliant.route.node_identity import Identity
 from pliant.serve.access.security import ListenAddress
-from pliant.serve.answers.metrics import Metrics
+from pliant.serve.answers.metrics import Metrics, MetricsByModel
 from pliant.serve.node.serving_node import ServingNode
 from pliant.serve.repository.model_repository import ModelRepository
 
@@ -15,7 +15,7 @@ class FrontNode:
 
     def __init__(self, repository: ModelRepository, name: str, version: str) -> None:
         self.name, self.identity = name, Identity(None, version)
-        self._repository, self._spare = repository, Metrics(lambda: iter(()))
+        self._repository, self._spare = repository, Metrics()
         self.grpc: ListenAddress | None = None
         """The gRPC address, once the server listens."""
 
@@ -26,7 +26,12 @@ class FrontNode:
 
     @property
     def metrics(self) -> Metrics:
-        return self._spare if self.node is None else self.node.metrics
+        return next(iter(self.metrics_by_model.values())) if self.node is None else self.node.metrics
+
+    @property
+    def metrics_by_model(self) -> MetricsByModel:
+        """The metrics of all models that were loaded; its own, without a name, before there is one."""
+        return self._repository.metrics or {("", ""): self._spare}
 
     @property
     def is_draining(self) -> bool:

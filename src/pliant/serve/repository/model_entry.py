@@ -1,7 +1,7 @@
 """A model that a node can serve: name and version, how to open it, and its endpoints."""
 
 import re
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,6 +43,17 @@ def version_age(version: str) -> tuple[int, int, str]:
     """Sort key of versions, oldest first: words, then numbers by value."""
     is_number = version.isdecimal() and version.isascii()
     return (1, int(version), "") if is_number else (0, 0, version)
+
+
+def distinct(entries: "Iterable[ModelEntry]") -> "list[ModelEntry]":
+    """Return the entries as a list. Raises InputError for two with the same name and version."""
+    every = list(entries)
+    keys = [entry.key for entry in every]
+    if twice := sorted({str(key) for key in keys if keys.count(key) > 1}):
+        raise InputError(
+            f"two models are called {', '.join(twice)}: serve one as NAME=MODEL, or give it another version."
+        )
+    return every
 
 
 @dataclass(frozen=True, slots=True)

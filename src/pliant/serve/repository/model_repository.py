@@ -4,41 +4,30 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from math import ceil
 from typing import final
 
-from pliant.errors import BudgetError, DeadlineError, InputError, NodeError, PliantError
+from pliant.errors import BudgetError, DeadlineError, NodeError, PliantError
 from pliant.route.choice.request_terms import Terms
 from pliant.run.process_memory import release_unused
+from pliant.serve.answers.metrics import Metrics
 from pliant.serve.node.serving_node import ServingNode
 from pliant.serve.repository.live_model import LiveModel
-from pliant.serve.repository.model_entry import ModelEntry, ModelKey
+from pliant.serve.repository.model_entry import ModelEntry, ModelKey, distinct
 from pliant.serve.repository.model_loader import ModelLoader
 from pliant.serve.repository.model_slot import (
     EVICTED,
     UNLOADED,
+    IndexRow,
     LiveNodes,
     ModelSlot,
-    ModelState,
     find_slots,
 )
 
 _LOG = logging.getLogger("pliant.serve")
 
-
 FindModels = Callable[[], Sequence[ModelEntry]]
 """Finds models in addition to the named ones; called on a thread. Raises PliantError."""
-
-
-@dataclass(frozen=True, slots=True)
-class IndexRow:
-    """A row of the repository index; `reason` explains why a model is not ready."""
-
-    name: str
-    version: str
-    state: ModelState
-    reason: str
 
 
 @final
@@ -58,7 +47,7 @@ class ModelRepository:
         Models returned by `find` are known as well; it is called again whenever models are listed or one is
         loaded.
         """
-        self._slots = {entry.key: ModelSlot(entry) for entry in _distinct(entries)}
+        self._slots = {entry.key: ModelSlot(entry) for entry in distinct(entries)}
         self._loader, self._clock = loader, loader.clock
         self._find, self._found = find, set[ModelKey]()
         self._changing = asyncio.Lock()
@@ -71,6 +60,16 @@ class ModelRepository:
     def live(self) -> tuple[LiveModel, ...]:
         """The currently loaded models."""
         return tuple(slot.live for slot in self._slots.values() if slot.live is not None)
+
+    @property
+    def metrics(self) -> dict[tuple[str, str], Metrics]:
+        """The metrics of all known models that were loaded, by name and version."""
+        every = ((key, slot.metrics) for key, slot in self._slots.items())
+        return {(key.name, key.version): found for key, found in every if found is not None}
+
+    def metrics_of(self, key: ModelKey) -> Metrics | None:
+        """The metrics of a known model that was loaded before."""
+        return self.metrics.get((key.name, key.version))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -129,8 +128,11 @@ class ModelRepository:
         changes.
         """
         await self.refresh()
-        slots = find_slots(self._slots, name, version)
-        await self._run_exclusively(lambda: _each(slots, self._load_if_other))
+
+        def load() -> Awaitable[None]:  # after other changes, which may have replaced the slots
+            return _each(find_slots(self._slots, name, version), self._load_if_other)
+
+        await self._run_exclusively(load)
 
     async def unload(self, name: str, version: str | None = None) -> None:
         """Unload a model, or all its versions, after its pending requests.
@@ -165,7 +167,7 @@ class ModelRepository:
         The change is atomic: new models are loaded first; if that fails, PliantError is raised and the
         previous models stay.
         """
-        wanted = {entry.key: entry for entry in _distinct(entries)}
+        wanted = {entry.key: entry for entry in distinct(entries)}
         await self._run_exclusively(lambda: self._configure(wanted))
 
     def is_served(self, name: str, version: str | None = None) -> bool:
@@ -296,8 +298,7 @@ class ModelRepository:
 
     async def _load(self, slot: ModelSlot, may_evict: bool = True) -> None:
         """Load the slot's model; the previous one is closed afterwards."""
-        if self.is_draining:
-            raise NodeError("this node is shutting down and loads no models.", status=503)
+        self._check_open()
         reason = slot.reason
         slot.state = "LOADING" if slot.live is None else "READY"
         evicted: list[ModelSlot] = []
@@ -314,9 +315,19 @@ class ModelRepository:
             slot.loading_since_s = None
         slot.load_s = self._clock() - begun_s
         _LOG.info("%s is loaded", slot.key)
-        old = slot.take_live(live)
+        old = self._use(slot, live)
         if old is not None:
             await old.close()
+
+    def _check_open(self) -> None:
+        if self.is_draining:
+            raise NodeError("this node is shutting down and loads no models.", status=503)
+
+    def _use(self, slot: ModelSlot, live: LiveModel) -> LiveModel | None:
+        """Use `live` from now on; returns the previous model."""
+        if self.is_draining:  # since the load began
+            live.node.drain()
+        return slot.take_live(live)
 
     async def _restore(self, evicted: Iterable[ModelSlot]) -> None:
         """Reload evicted models after a failed load; one that fails again waits for its next request."""
@@ -328,6 +339,7 @@ class ModelRepository:
                 _LOG.warning("%s is loaded on its next request: %s", slot.key, error)
 
     async def _configure(self, wanted: dict[ModelKey, ModelEntry]) -> None:
+        self._check_open()
         made, evicted = dict[ModelKey, LiveModel](), list[ModelSlot]()
         self._found -= wanted.keys()
         wanted |= {key: self._slots[key].entry for key in self._found if key in self._slots}
@@ -349,7 +361,7 @@ class ModelRepository:
         self._slots = {key: self._slots.get(key) or ModelSlot(entry) for key, entry in wanted.items()}
         for key, entry in wanted.items():
             self._slots[key].entry = entry
-        replaced = [self._slots[key].take_live(live) for key, live in made.items()]
+        replaced = [self._use(self._slots[key], live) for key, live in made.items()]
         for slot in left:
             await self._unload(slot)
         for old in replaced:
@@ -380,17 +392,6 @@ class _Lease:
 
     async def __aexit__(self, *error: object) -> None:
         self._live.release(self._clock())
-
-
-def _distinct(entries: Iterable[ModelEntry]) -> list[ModelEntry]:
-    """Return the entries as a list. Raises InputError for two with the same name and version."""
-    every = list(entries)
-    keys = [entry.key for entry in every]
-    if twice := sorted({str(key) for key in keys if keys.count(key) > 1}):
-        raise InputError(
-            f"two models are called {', '.join(twice)}: serve one as NAME=MODEL, or give it another version."
-        )
-    return every
 
 
 async def _each(slots: Iterable[ModelSlot], act: Callable[[ModelSlot], Awaitable[None]]) -> None:

@@ -7,6 +7,7 @@ from typing import Literal, final, overload
 
 from pliant.errors import NodeError
 from pliant.route.choice.request_terms import NO_TERMS, Terms
+from pliant.serve.answers.metrics import Metrics
 from pliant.serve.node.serving_node import ServingNode
 from pliant.serve.repository.live_model import LiveModel
 from pliant.serve.repository.model_entry import ModelEntry, ModelKey
@@ -15,6 +16,16 @@ ModelState = Literal["READY", "UNAVAILABLE", "LOADING", "UNLOADING"]
 """States of the protocol's model repository extension."""
 NEVER, UNLOADED, EVICTED = "not loaded yet", "unloaded", "evicted"
 """Reasons why a model is not ready."""
+
+
+@dataclass(frozen=True, slots=True)
+class IndexRow:
+    """A row of the repository index; `reason` explains why a model is not ready."""
+
+    name: str
+    version: str
+    state: ModelState
+    reason: str
 
 
 @dataclass(eq=False, slots=True)
@@ -26,6 +37,8 @@ class ModelSlot:
     reason: str = NEVER
     is_wanted: bool = False
     live: LiveModel | None = None
+    metrics: Metrics | None = None
+    """Those of its loaded models, one after the other."""
     loading: "asyncio.Task[None] | None" = None
     load_s: float | None = None
     """Seconds of the last load, with evictions; None before the first load."""
@@ -59,7 +72,7 @@ class ModelSlot:
 
     def take_live(self, live: LiveModel) -> LiveModel | None:
         """Use `live` from now on; returns the previous model."""
-        old, self.live = self.live, live
+        old, self.live, self.metrics = self.live, live, live.node.metrics
         self.state, self.reason, self.is_wanted, self.terms = "READY", "", True, live.node.terms
         return old
 

@@ -1,0 +1,109 @@
+"""Changes of a node's models that meet other changes, a drain, or a scrape."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+
+from pliant.errors import NodeError
+from pliant.run.process_memory import MemoryBudget
+from tests.serve.nodes import PATIENCE_S, Running, reserved, running_models
+from tests.serve.repository.test_models_under_load import entries
+from tests.serve.repository.test_repository_api import OPERATOR, Shelf, asked, change, index, mark_of, serving
+from tests.serve.test_routing import metric, until
+
+
+def start(node: Running, work: Coroutine[Any, Any, None]) -> Future[None]:
+    """Run `work` on the event loop of the node."""
+    assert node.loop is not None
+    return asyncio.run_coroutine_threadsafe(work, node.loop)
+
+
+def n_answered(node: Running, version: str) -> float:
+    line = f'pliant_requests_total{{model="search",model_version="{version}",outcome="ok"}}'
+    return metric(node, line)
+
+
+def test_requests_of_each_version_are_counted() -> None:
+    """One name must not hide the counts of its other versions."""
+    with serving(Shelf("search"), Shelf("search", "2")) as node:
+        for version, n in (("1", 3), ("2", 2)):
+            for _ in range(n):
+                assert asked(node, f"search/versions/{version}").status_code == 200
+        assert (n_answered(node, "1"), n_answered(node, "2")) == (3.0, 2.0)
+
+
+def test_counts_continue_when_a_model_is_loaded_again() -> None:
+    """A model that is evicted every few seconds would otherwise lose what no scrape has read."""
+    search, other = Shelf("search", n_bytes=40), Shelf("other", n_bytes=70, is_initial=False)
+    with serving(search, other, memory=MemoryBudget(100)) as node:
+        assert asked(node, "search").status_code == 200
+        assert change(node, "other", "load").status_code == 200
+        assert index(node)["search:1"] == "UNAVAILABLE"
+        assert n_answered(node, "1") == 1.0
+        assert mark_of(asked(node, "search")) == "search:1:a"
+        search.stamp = "b"
+        assert change(node, "search", "load").status_code == 200
+        assert mark_of(asked(node, "search")) == "search:1:b"
+        assert n_answered(node, "1") == 3.0
+        statistics = httpx.get(f"{node.url}/v2/models/search/stats", timeout=PATIENCE_S).json()
+        assert statistics["model_stats"][0]["inference_count"] == 3
+
+
+@pytest.mark.slow
+def test_no_sample_is_sent_twice_for_two_versions_that_share_memory() -> None:
+    """Prometheus takes one sample of a series per scrape."""
+    served = entries("words:1=imdb-lstm", "words:2=imdb-lstm")
+    with running_models(served, MemoryBudget(40_000_000), operator_tokens=(OPERATOR,)) as node:
+        text = httpx.get(f"{node.url}/metrics", timeout=PATIENCE_S).text
+    series = Counter(line.rpartition(" ")[0] for line in text.splitlines() if not line.startswith("#"))
+    assert [one for one, n in series.items() if n > 1] == []
+    assert sum(one.startswith("pliant_memory_share_bytes") for one in series) == 2
+
+
+def test_a_model_that_leaves_the_configuration_while_its_load_waits_is_not_loaded() -> None:
+    """It would be served by no path, and hold its memory until the node ends."""
+    first, gone, new = Shelf("first"), Shelf("gone", is_initial=False), Shelf("new")
+    with serving(first, gone) as node:
+        assert node.repository is not None
+        new.gate.clear()
+        changing = start(node, node.repository.configure([first.entry, new.entry]))
+        assert new.is_opening.wait(PATIENCE_S)
+        loading = start(node, node.repository.load("gone"))
+        start(node, node.repository.refresh()).result(PATIENCE_S)  # which also is what a load begins with
+        new.gate.set()
+        changing.result(PATIENCE_S)
+        with pytest.raises(NodeError, match="no model 'gone'"):
+            loading.result(PATIENCE_S)
+        assert gone.opened == []
+
+
+def test_a_model_whose_load_ends_during_the_drain_is_not_ready() -> None:
+    """Else a load balancer would send requests to a node that leaves."""
+    with reserved() as listen, ThreadPoolExecutor(1) as pool:
+        search = Shelf("search")
+        with serving(search, listen=listen, settle_s=PATIENCE_S) as node:
+            search.stamp = "b"
+            search.gate.clear()
+            search.is_opening.clear()
+            loading = pool.submit(change, node, "search", "load")
+            assert search.is_opening.wait(PATIENCE_S)
+            node.stop()
+            ready = f"{node.url}/v2/health/ready"
+            until(lambda: httpx.get(ready, timeout=PATIENCE_S).status_code == 503)
+            search.gate.set()
+            assert loading.result().status_code == 200
+            assert mark_of(asked(node, "search")) == "search:1:b"
+            assert httpx.get(ready, timeout=PATIENCE_S).status_code == 503
+            assert start(node, _is_refused(node, search)).result(PATIENCE_S) is None
+            node.stop()  # skips the settling time
+
+
+async def _is_refused(node: Running, search: Shelf) -> None:
+    assert node.repository is not None
+    with pytest.raises(NodeError, match="loads no models"):
+        await node.repository.configure([search.entry, Shelf("late").entry])
