@@ -87,7 +87,7 @@ def test_nothing_exceeds_the_budget_whatever_is_asked(data: st.DataObject) -> No
 def test_a_fixed_share_has_others_free_what_they_can_do_without() -> None:
     """A model with its own limit may be loaded last: the first one alone holds all that it can use."""
     budget, owner = MemoryBudget(100), threading.Event()
-    pretender = Pretender("one", budget, [10, 40, 90], [])
+    pretender = Pretender("one", budget, [10, 40, 50, 90], [])
     assert pretender.held_bytes == 90
     with pytest.raises(BudgetError, match="only 90 B are free") as refused:
         budget.reserve_fixed(owner, 95)

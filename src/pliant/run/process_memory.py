@@ -155,9 +155,8 @@ class MemoryBudget:
         with self.turns.lock:
             held = self._reserved.get(id(owner), 0)
             self._require(n_bytes, self.total_bytes - self.least_bytes + held)
-            short = n_bytes - held - self.free_bytes
-            if short > 0:
-                self._apply(self._divided(self._demands(), short), None)
+            if n_bytes - held > self.free_bytes:
+                self._apply(self._divided(self._demands(), n_bytes - held), None)
             self.reserve(owner, n_bytes)
 
     def release(self, owner: object) -> None:
