@@ -15,7 +15,8 @@ from pliant.errors import InputError
 from pliant.run.batches.feed_batcher import COUNTS
 from pliant.run.batches.request_batcher import balance_parts
 from tests.models.onnx_models import parse
-from tests.run.batches.test_feed_batcher import ATTENDING, ENCODER, MEAN, OVER_ROWS
+from tests.run.batches.test_buckets import MASKED
+from tests.run.batches.test_feed_batcher import ENCODER, MEAN, OVER_ROWS
 
 MOST = 8
 _WEIGHT = ", ".join(map(str, np.random.default_rng(0).standard_normal(4096).round(3).tolist()))
@@ -37,7 +38,7 @@ def _opened(model: Any, **options: Any) -> Any:
     return session
 
 
-@pytest.mark.parametrize("model", [ENCODER, ATTENDING], ids=["packed", "padded"])
+@pytest.mark.parametrize("model", [ENCODER, MASKED], ids=["packed", "padded"])
 def test_texts_together_are_answered_as_each_alone(model: Any) -> None:
     """Of every number of texts and any lengths, on one thread or several; sums in another order."""
     session, alone = _opened(model), compile(model, threads=1)
@@ -54,7 +55,7 @@ def test_texts_together_are_answered_as_each_alone(model: Any) -> None:
                 np.testing.assert_allclose(reply.outputs[y], wanted, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("model", [ENCODER, ATTENDING], ids=["packed", "padded"])
+@pytest.mark.parametrize("model", [ENCODER, MASKED], ids=["packed", "padded"])
 def test_batches_beside_each_other_are_answered_as_each_alone(model: Any) -> None:
     """From several threads, more than there are workers, while others run alone on all threads."""
     session, alone = _opened(model), compile(model, threads=1)
