@@ -145,8 +145,9 @@ def _write_tile(
     params += [(f"b{g}", "ptr") for g in range(groups)]
     with module.function(_name(rows, groups), params, attributes="noinline", is_exported=False) as f:
         a, c, start, added, ahead, lda, ldc, added_stride, depth, *b = f.params
-        # Rows of C and of `added` are far apart, often in few cache sets, so prefetch them now.
-        for i in range(rows):
+        # Rows of C and of `added` are far apart, often in few cache sets, so prefetch them now. AVX2 code has
+        # no prefetch for writing: one for reading shares a line that another core wrote, and the tile waits.
+        for i in range(rows if f.isa.name != "avx2" else 0):
             f.prefetch(f.at(c, ldc * i), for_write=True)
             f.prefetch(f.at(added, added_stride * i))
         vectors = groups * COLUMNS // f.lanes

@@ -131,7 +131,7 @@ def _write_panel(module: Module, groups: int, has_activation: bool, block: Block
     """
     with module.function(f"panel{groups}", _PANEL, attributes="noinline", is_exported=False) as f:
         args, scratch, a, lda, b, c, residual, rows, k, n, first, last, group = f.params
-        n_columns, depth, bias, skipped = f.fields(args, MatmulArgs, "n_columns", "depth", "bias", "skipped")
+        n_columns, depth, bias = f.fields(args, MatmulArgs, "n_columns", "depth", "bias")
         c_row, residual_row = f.fields(args, MatmulArgs, "c_row", "residual_row")
         spaces = [f.at(scratch, g * BLOCK_ROWS * COLUMNS) for g in range(groups)]
         blocks = [block(f, args, b, group + g, k, n, space) for g, space in enumerate(spaces)]
@@ -158,7 +158,7 @@ def _write_panel(module: Module, groups: int, has_activation: bool, block: Block
         start = f.select(is_first, bias_here, zeros)
         added = f.select(is_first, residual_here, c_here)
         added_stride = f.select(is_first, ldr, ldc)
-        next_group = f.select(group + groups < last, group + groups, f.select(is_last, last + skipped, first))
+        next_group = f.select(group + groups < last, group + groups, f.select(is_last, last, first))
         next_row = f.select(group + groups < last, k, f.select(is_last, f.const(0), k + n))
         next_block = f.at(b, (next_group * depth + next_row) * COLUMNS)
 

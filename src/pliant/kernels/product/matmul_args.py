@@ -25,7 +25,7 @@ class MatmulArgs(ctypes.Structure):
 
     Unit u is a panel of `panel` column groups, in a block of `row_block` rows, of a batch index: panels vary
     fastest, batch indices slowest. `extents` of unused batch dimensions are 1. At the end of its unit a
-    thread prefetches the column group `skipped` groups further: other threads read those between.
+    thread prefetches the next column group, because a thread takes consecutive units.
     """
 
     _fields_ = (
@@ -46,7 +46,6 @@ class MatmulArgs(ctypes.Structure):
         ("is_packed", ctypes.c_int64),
         ("row_block", ctypes.c_int64),
         ("panel", ctypes.c_int64),
-        ("skipped", ctypes.c_int64),
         ("extents", ctypes.c_int64 * MAX_BATCH_DIMS),
         ("a_batch", ctypes.c_int64 * MAX_BATCH_DIMS),
         ("b_batch", ctypes.c_int64 * MAX_BATCH_DIMS),

@@ -85,7 +85,6 @@ def lower_product(p: Product, constants: dict[str, np.ndarray], target: Target) 
         "is_packed": int(bool(packed)),
         "row_block": blocks.row_block,
         "panel": blocks.panel,
-        "skipped": blocks.panel * (target.n_threads - 1),
         "extents": _fill_batch(extents, 1),
         **{
             name: _fill_batch(s, 0)
