@@ -83,7 +83,7 @@ class Above:
 def dispatcher(above: Above, **here: Endpoint) -> Dispatcher:
     """`here` by name, and `above` as an upstream that says it takes 1 ms."""
     router = Router("me", RouterSettings(1000))
-    metrics = Metrics(lambda: iter(()))
+    metrics = Metrics()
     local = {}
     for name, served in here.items():
         if name != LOCAL:

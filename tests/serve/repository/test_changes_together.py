@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from pliant.errors import NodeError
+from pliant.errors import ModelError, NodeError
 from pliant.run.process_memory import MemoryBudget
 from tests.serve.nodes import PATIENCE_S, Running, reserved, running_models
 from tests.serve.repository.test_models_under_load import entries
@@ -52,6 +52,29 @@ def test_counts_continue_when_a_model_is_loaded_again() -> None:
         assert n_answered(node, "1") == 3.0
         statistics = httpx.get(f"{node.url}/v2/models/search/stats", timeout=PATIENCE_S).json()
         assert statistics["model_stats"][0]["inference_count"] == 3
+
+
+def test_gauges_are_those_of_the_node_that_serves() -> None:
+    """A load that fails leaves those of the previous model, and a model that is unloaded has none."""
+    search, other = Shelf("search"), Shelf("other", error=ModelError("no such file."))
+    with serving(search) as node:
+        assert node.repository is not None
+        search.stamp = "b"
+        with pytest.raises(ModelError):
+            start(node, node.repository.configure([search.entry, other.entry])).result(PATIENCE_S)
+        assert mark_of(asked(node, "search")) == "search:1:a"
+        assert gauges(node) == {"pliant_model_info", "pliant_predecessors", "pliant_queue_length"}
+        assert change(node, "search", "load").status_code == 200
+        assert gauges(node) == {"pliant_model_info", "pliant_predecessors", "pliant_queue_length"}
+        assert change(node, "search", "unload").status_code == 200
+        assert gauges(node) == set()
+
+
+def gauges(node: Running) -> set[str]:
+    text = httpx.get(f"{node.url}/metrics", timeout=PATIENCE_S).text
+    names = [line.partition("{")[0] for line in text.splitlines() if 'model="search"' in line]
+    assert names.count("pliant_model_info") <= 1
+    return {"pliant_model_info", "pliant_predecessors", "pliant_queue_length"} & set(names)
 
 
 @pytest.mark.slow

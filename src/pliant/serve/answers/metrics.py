@@ -35,17 +35,26 @@ class GaugeValue:
 ReadGauges = Callable[[], Iterator[GaugeValue]]
 
 
+@dataclass(frozen=True, slots=True)
+class _Attached:
+    """A node's gauges, and the values of the labels of `Metrics.info`."""
+
+    states: ReadGauges
+    about: tuple[str, ...]
+
+
 @final
 class Metrics:
     """Counters and histograms of one model, in their own registry: a process can have several models.
 
-    They continue when the model is loaded again, by the next node that is attached. `statistics` are those of
-    the protocol.
+    They continue when the model is loaded again. Gauges and `info` are those of the node that was attached
+    last: while a model is loaded again, its previous node stays attached. `statistics` are those of the
+    protocol.
     """
 
-    def __init__(self, states: ReadGauges = lambda: iter(())) -> None:
+    def __init__(self) -> None:
         self.statistics = ModelStatistics()
-        self._states = states
+        self._attached: tuple[_Attached, ...] = ()
         self.registry = here = CollectorRegistry()
         self.requests = Counter(
             "pliant_requests",
@@ -159,18 +168,18 @@ class Metrics:
             ("node", "model_version", "identity", "platform", "version"),
             registry=here,
         )
-        self.registry.register(_GaugeCollector(lambda: self._states()))
+        self.registry.register(_GaugeCollector(self._read_gauges))
         self._rows: dict[tuple[object, ...], Any] = {}
 
-    def attach(self, states: ReadGauges) -> None:
-        """Read the gauges of a node, instead of those of the previous one."""
-        self._states = states
-        self.info.clear()
+    def attach(self, states: ReadGauges, about: tuple[str, ...]) -> None:
+        """Read the gauges of a node from now on; `about` are its labels in `info`."""
+        self._attached = (*self._attached, _Attached(states, about))
+        self._show_info()
 
     def detach(self, states: ReadGauges) -> None:
-        """Read no gauges, and keep no reference to the node, unless another one was attached since."""
-        if self._states == states:
-            self._states = lambda: iter(())
+        """Keep no reference to a node that closed; the one attached before it, if any, is read again."""
+        self._attached = tuple(one for one in self._attached if one.states != states)
+        self._show_info()
 
     def child(self, family: M, *labels: str | int) -> M:
         """Like `family.labels`, cached, because its lookup takes longer than the counting."""
@@ -221,6 +230,14 @@ class Metrics:
     def text(self) -> bytes:
         """The metrics in Prometheus' text format."""
         return generate_latest(self.registry)
+
+    def _read_gauges(self) -> Iterator[GaugeValue]:
+        return self._attached[-1].states() if self._attached else iter(())
+
+    def _show_info(self) -> None:
+        self.info.clear()
+        if self._attached:
+            self.info.labels(*self._attached[-1].about).set(1)
 
 
 MetricsByModel = Mapping[tuple[str, str], Metrics]

@@ -132,10 +132,9 @@ class ServingNode:
         """Identifies this run of the node."""
         self.n_open = 0
         self.metrics = metrics or Metrics()
-        self.metrics.attach(self._states)
         self.model = ServedModel(served.name, model_version, served.identity or "")
         about = (router.name, model_version, self.model.identity, served.platform, version or "")
-        self.metrics.info.labels(*about).set(1)
+        self.metrics.attach(self._states, about)
         common = (self.metrics, self._on_refit, clock)
         self._memory = memory
         queued = admission or Admission(queue, clock)
