@@ -192,6 +192,19 @@ def test_a_longer_text_has_others_let_go_and_they_come_back() -> None:
 
 
 @pytest.mark.slow
+def test_a_model_with_its_own_preload_buffer_may_be_opened_last() -> None:
+    """The first one alone holds all that it can use, and frees what it can do without."""
+    budget = MemoryBudget(16_000_000)
+    with pliant.open("sst2", memory=budget, threads=1) as first:
+        before = first(TEXT)
+        assert budget.free_bytes < 1_000_000
+        with pliant.open("sst2", memory=budget, preload="1MB", threads=1) as second:
+            assert second(TEXT).label == before.label
+            assert first(TEXT).label == before.label
+            assert measured(budget, first, second) <= budget.total_bytes
+
+
+@pytest.mark.slow
 def test_a_budget_that_is_too_small_names_the_least_that_works() -> None:
     """By value, limit and next move; what is open answers on."""
     budget = MemoryBudget(4_000_000)

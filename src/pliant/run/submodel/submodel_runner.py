@@ -384,7 +384,7 @@ class SubmodelRunner:
         kept = replace(memory, preload_bytes=max(keep_bytes or 0, memory.preload_bytes))
         self._check_bound(kept)
         if self._shared is not None:
-            self._shared.reserve(self, kept.total_bytes)
+            self._shared.reserve_fixed(self, kept.total_bytes)
         if keep_bytes is None or terms.memory_bytes is None:
             return terms
         left = terms.memory_bytes - (kept.total_bytes - kept.working_bytes)
