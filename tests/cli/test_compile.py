@@ -101,9 +101,9 @@ def test_c_for_another_cpu_is_written_with_or_without_a_compiler(model: Path) ->
     }
 
 
-@pytest.mark.parametrize("name", ["int", "entry", "example"])
+@pytest.mark.parametrize("name", ["int", "entry", "shm", "example"])
 def test_a_model_may_have_any_name(name: str, model: Path) -> None:
-    """A word of C, a type of the library's source, a target of its CMake file."""
+    """A word of C, a type of the library's source, a function of the system, a target of its CMake file."""
     if shutil.which("cc") is None:
         pytest.skip("no cc here")
     path, out = model.rename(model.with_name(f"{name}.onnx")), model.with_name("c")

@@ -86,10 +86,11 @@ default delete do double else enum explicit export extern false float for friend
 mutable namespace new noexcept not nullptr operator or private protected public register requires restrict
 return short signed sizeof static struct switch template this throw true try typedef typeid typename union
 unix unsigned using virtual void volatile while xor
-address context copy entry fault feature helper row slot space stat timespec
+address context copy entry fault feature helper row slot space
+errno f_owner_ex flock iovec itimerspec sched_param shm stat statx timespec timeval tm
 all clean edit_cache example help install package rebuild_cache test
 """
-"""Words of C and C++, types in the source of a library, and targets of CMake."""
+"""Words of C and C++, types in the source of a library, names of system headers, and targets of CMake."""
 _TEXT_ONLY = "it is for text models in C; this model is compiled for its shapes"
 Dims = Annotated[
     list[str] | None, typer.Option("--dim", help="Fix a symbolic dimension, such as batch=1; repeatable.")
