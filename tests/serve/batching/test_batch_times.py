@@ -1,5 +1,7 @@
 """What a batch takes is learned from batches."""
 
+from typing import Any
+
 import pytest
 
 from pliant.ir.times.timing import Timing
@@ -39,3 +41,15 @@ def test_a_kind_that_lost_is_tried_again_after_others() -> None:
     for _ in range(300):
         times.observe(1, 10, ALONE, 8.0)
     assert times.expected(2, 20, ALONE).median_s == pytest.approx(ALONE.median_s)
+
+
+def test_a_batch_that_ends_meanwhile_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It clears what was found between the two looks at it: a request failed with a KeyError."""
+
+    class Cleared(dict[Any, Any]):
+        def __setitem__(self, key: Any, value: Any) -> None:
+            self.clear()
+
+    times = BatchTimes()
+    monkeypatch.setattr(times, "_found", Cleared())
+    assert times.expected(8, 80, ALONE) == ALONE

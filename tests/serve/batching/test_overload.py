@@ -4,6 +4,7 @@ from itertools import combinations
 from math import inf
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -185,3 +186,18 @@ def test_slots_that_are_used_again_keep_the_order(waiting: list[QueuedRequest], 
     by_start = sorted(kept_ones, key=lambda slot: kept_ones[slot].start_s(NOW_S))
     assert plan.slots.tolist() == by_start
     assert plan.start_s.tolist() == [kept_ones[slot].start_s(NOW_S) for slot in by_start]
+
+
+def test_a_request_that_is_late_without_the_others_displaces_none() -> None:
+    """Longer ones were refused for it, which did not help it: what has no deadline came before it."""
+    first, fixed = due_in(6.0, 2.0), QueuedRequest(Timing(10.0, 10.0), fair_s=NOW_S + 5.0)
+    hopeless = due_in(7.0, 1.0)
+    assert excess(queue_times([first, fixed, hopeless]), NOW_S, [0.0], 1.0) == [2]
+
+
+def test_a_worker_that_is_busy_for_long_delays_no_work_of_the_others() -> None:
+    """Beyond the 64 that are planned exactly, requests waited for half of the time of a run that hung."""
+    waiting = [due_in(5.0, 0.01) for _ in range(100)]
+    assert excess(queue_times(waiting), NOW_S, [0.0, 60.0], 1.0) == []
+    starts_s = planned_starts(np.full(100, 0.01), [0.0, 60.0])
+    assert starts_s == pytest.approx(np.arange(100) * 0.01)

@@ -30,10 +30,12 @@ class BatchTimes:
     def expected(self, n: int, length: int, alone: Timing) -> Timing:
         """Expected time of a batch: `n` requests of `length` items in total, `alone` if run one by one."""
         key = _class(n, length)
-        if key not in self._found:  # used several times between two batches
+        try:
+            known = self._found[key]  # used several times between two batches
+        except KeyError:
             fewer = (self._recent_bound((m, key[1])) for m in range(key[0], -1, -1))
-            self._found[key] = next((bound for bound in fewer if bound is not None), None)
-        known = self._found[key]
+            # Read once: a thread whose batch ends clears them at any time.
+            known = self._found[key] = next((bound for bound in fewer if bound is not None), None)
         if known is None:
             return alone
         median_s = alone.median_s * known.pace

@@ -25,8 +25,8 @@ are in time than with 1.0, and at 0.9 times the capacity as many.
 _MOST_PLANS = 64
 """Maximum number of times that all requests are planned again without one of them."""
 _EXACT = 64
-"""Requests that are planned on each of several workers; later ones start at the mean time at which these are
-free, which is later than the first is free by less than one request."""
+"""Requests that are planned on each of several workers; later ones start when these would be free if work
+could be divided among them at will, which is later than the first is free by less than one request."""
 
 
 def excess(
@@ -45,16 +45,29 @@ def excess(
     times_s, is_due = SPARE * pace * plan.seconds, plan.is_refusable.copy()
     free = [now_s + seconds for seconds in free_s]
     is_refused = np.zeros(len(times_s), np.bool_)
-    for _ in range(_MOST_PLANS):
+    for n_plans in range(_MOST_PLANS):
         late = np.flatnonzero(is_due & (planned_starts(times_s, free) > plan.latest_s))
         if not len(late):
             break
-        out = plan.groups == _group_to_refuse(plan, times_s, is_due, int(late[0]))
+        out = np.zeros_like(is_refused) if n_plans else _late_without_others(plan, times_s, is_due, free)
+        if not out.any():
+            out = plan.groups == _group_to_refuse(plan, times_s, is_due, int(late[0]))
         is_refused |= out
         times_s[out], is_due[out] = 0.0, False
     else:
         _refuse_late(plan, times_s, is_due, free, is_refused)
     return [int(slot) for slot in plan.slots[is_refused]]
+
+
+def _late_without_others(
+    plan: OrderedTimes,
+    times_s: Float64[np.ndarray, " n"],
+    is_due: Bool[np.ndarray, " n"],
+    free: Sequence[float],
+) -> Bool[np.ndarray, " n"]:
+    """The requests that are late even if all others that may be refused are: refusing these helps none."""
+    starts_s = planned_starts(np.where(is_due, 0.0, times_s), free)
+    return np.isin(plan.groups, plan.groups[is_due & (starts_s > plan.latest_s)])
 
 
 def _group_to_refuse(
@@ -81,9 +94,16 @@ def planned_starts(times_s: Float64[np.ndarray, " n"], free: Sequence[float]) ->
         starts[i] = free[0]
         heapreplace(free, free[0] + seconds)
     if n_exact < len(times_s):
-        ends_s = np.cumsum(np.concatenate(([sum(free)], times_s[n_exact:-1])))
-        starts[n_exact:] = ends_s / len(free)
+        before_s = np.cumsum(times_s[n_exact:]) - times_s[n_exact:]
+        # The n workers that are free first; one that is busy for longer takes none of them.
+        levels = [(before_s + sum(first)) / len(first) for first in _first_free(free)]
+        starts[n_exact:] = levels[0] if len(levels) == 1 else np.minimum.reduce(levels)
     return starts
+
+
+def _first_free(free: Sequence[float]) -> list[list[float]]:
+    in_order = sorted(free)
+    return [in_order[: n + 1] for n in range(len(in_order))]
 
 
 def _refuse_late(
