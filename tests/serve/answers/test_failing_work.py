@@ -145,3 +145,52 @@ def test_work_beyond_its_median_takes_as_long_as_log_normal_times_do(age_s: floa
 def test_work_beyond_its_bound_takes_as_long_again_as_it_is_late() -> None:
     run = BatchRun((), 0.0, Timing(1.0, 1.5))
     assert (run.left_s(1.5), run.left_s(4.5), run.late_s(4.5)) == (0.0, 3.0, 3.0)
+
+
+def test_a_panic_in_a_batch_ends_no_thread() -> None:
+    """Rust extensions panic with errors that are no `Exception`: the thread ended, and its callers waited
+    for ever."""
+
+    class Panic(BaseException):
+        pass
+
+    class Panicking(Recording):
+        def work(self, ones: Sequence[str], is_beside: bool) -> list[str]:
+            if len(ones) > 1:
+                raise Panic
+            return super().work(ones, is_beside)
+
+    async def run() -> None:
+        async with busy(8) as (made, first):
+            worker, waiting = Panicking(), QueuedRequest(ONE_S, key="any")
+            tasks = [asyncio.create_task(made.admission.submit(worker, one, waiting)) for one in "ab"]
+            await asyncio.sleep(0)
+            made.gate.set()
+            ends = await asyncio.wait_for(asyncio.gather(*tasks), 60)
+            assert [end.result for end in ends] == ["A", "B"]
+            await first
+
+    asyncio.run(run())
+
+
+def test_a_late_request_that_cannot_be_planned_fails_alone() -> None:
+    """Its error was the answer to all requests in the queue."""
+
+    class Broken(Shouting):
+        def refusal(self, one: str, is_contended: bool) -> None:
+            raise ValueError("a level has gone")
+
+    async def run() -> None:
+        async with busy(8) as (made, first):
+            late = QueuedRequest(ONE_S, due_s=3.0)
+            broken = asyncio.create_task(made.admission.submit(Broken(), "a", late))
+            other = asyncio.create_task(made.admission.submit(Shouting(), "b", QueuedRequest(ONE_S)))
+            await asyncio.sleep(0)
+            made.now_s = 2.5
+            made.gate.set()
+            assert (await asyncio.wait_for(other, 60)).result == "B"
+            with pytest.raises(ValueError, match="a level has gone"):
+                await broken
+            await first
+
+    asyncio.run(run())

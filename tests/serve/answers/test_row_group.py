@@ -1,6 +1,8 @@
 """A request with several rows is admitted or refused as one."""
 
 import asyncio
+import threading
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -95,5 +97,96 @@ def test_a_request_that_ended_keeps_no_place() -> None:
             others = await asked(made, "b", "b")
             made.gate.set()
             await asyncio.gather(first, *others)
+
+    asyncio.run(run())
+
+
+def test_planned_rows_count_as_work_of_their_client() -> None:
+    """The router asks for the wait of a request before it joins: its planned rows then had no client, and
+    another client's requests were refused for them."""
+
+    async def run() -> None:
+        async with busy(20) as (made, first):
+            group, short = RowGroup(4, 4), QueuedRequest(Timing(1.0, 1.0), due_s=11.0, key="any")
+            made.admission.wait_s(short, group)
+            rows = ask_rows(made, group, 1, short, "a")
+            await asyncio.sleep(0)
+            long = QueuedRequest(Timing(3.2, 3.2), due_s=10.2, key="any")
+            other = asyncio.create_task(made.admission.submit(Shouting(), "long", long, "b"))
+            (end,) = await asyncio.gather(*rows, return_exceptions=True)
+            assert isinstance(end, NodeError)
+            assert not other.done()
+            group.close()
+            made.gate.set()
+            assert (await other).result == "LONG"
+            await first
+
+    asyncio.run(run())
+
+
+def test_the_last_row_of_a_request_needs_one_place() -> None:
+    """It needed a place for each row that had been asked at once, though all others were answered."""
+
+    async def run() -> None:
+        async with busy(2) as (made, first):
+            others = await asked(made, "b")
+            group = RowGroup(2, 2)
+            assert not made.admission.has_room("b", group)
+            group.finish_row()
+            assert made.admission.has_room("b", group)
+            (row,) = ask_rows(made, group, 1, QueuedRequest(Timing(1.0, 1.0), key="any"))
+            made.gate.set()
+            await asyncio.gather(first, row, *others)
+
+    asyncio.run(run())
+
+
+def test_the_rows_of_a_displaced_request_take_no_time_from_the_one_in_their_place() -> None:
+    """Those that had not joined the queue yet were still planned before it, and it was refused as late."""
+
+    async def run() -> None:
+        async with busy(3) as (made, first):
+            group = RowGroup(9, 3)
+            rows = ask_rows(made, group, 2, QueuedRequest(Timing(1.0, 1.0), key="any"), "a")
+            await asyncio.sleep(0)
+            new = QueuedRequest(Timing(1.0, 1.0), due_s=6.0, key="any", fair_s=0.0)
+            other = asyncio.create_task(made.admission.submit(Shouting(), "new", new, "b"))
+            ends = await asyncio.gather(*rows, return_exceptions=True)
+            assert all(isinstance(end, NodeError) for end in ends)
+            assert not made.admission.has_room("b", RowGroup(3, 3))
+            assert made.admission.has_room("b", RowGroup(2, 2))
+            made.gate.set()
+            assert (await other).result == "NEW"
+            await first
+
+    asyncio.run(run())
+
+
+def test_places_of_rows_that_run_are_kept_for_the_next_rows() -> None:
+    """Other requests took the places of running rows, and the next rows then made the queue too long."""
+
+    class Held(Shouting):
+        def __init__(self) -> None:
+            super().__init__()
+            self.begun, self.gate = threading.Event(), threading.Event()
+
+        def work(self, ones: Sequence[str], is_beside: bool) -> list[str]:
+            self.begun.set()
+            assert self.gate.wait(60)
+            return super().work(ones, is_beside)
+
+    async def run() -> None:
+        async with busy(2) as (made, first):
+            worker, group, waiting = Held(), RowGroup(4, 2), QueuedRequest(Timing(1.0, 1.0), key="any")
+            rows = [
+                asyncio.create_task(made.admission.submit(worker, row, waiting, "b", group=group))
+                for row in ("row 0", "row 1")
+            ]
+            await asyncio.sleep(0)
+            made.gate.set()
+            assert await asyncio.to_thread(worker.begun.wait, 60)
+            assert not made.admission.has_room("c")
+            worker.gate.set()
+            await asyncio.gather(first, *rows)
 
     asyncio.run(run())

@@ -75,10 +75,9 @@ class Admission:
     def has_room(self, client: str = "", group: RowGroup | None = None) -> bool:
         """Whether the next item of `client` would find room; rows of an admitted request do."""
         with self._lock:
-            share = None if group is None else group.share(self, client)
-            if share is not None and share.is_admitted:
+            if group is not None and group.share(self).slots:
                 return True
-            return self._displaced(client, 1 if group is None else group.n_at_once) is not None
+            return self._displaced(client, 1 if group is None else group.n_places(self)) is not None
 
     @property
     def backlog_s(self) -> float:
@@ -90,7 +89,7 @@ class Admission:
         """Expected waiting time of a new item, by its slack (`batching.queue_wait`)."""
         with self._lock:
             now_s = self._clock()
-            share = None if group is None else group.share(self, "")
+            share = None if group is None else group.share(self)
             return self._queue.wait_s(new, now_s, self._busy_s(now_s), share)
 
     def release(self, share: GroupShare, n_left: int) -> None:
@@ -135,7 +134,7 @@ class Admission:
             self.return_delay.observe(self._clock() - item.asked_s - item.end.waited_s - item.end.spent_s)
             return item.end
         finally:
-            self._forget(item)
+            self._items.pop(item, None)
 
     def run_now(self, work: Callable[[], T]) -> WorkResult[T]:
         """Run `work` on all threads before all waiting items, and wait for it; not on the event loop."""
@@ -176,22 +175,20 @@ class Admission:
             # Estimates change; the order of those that wait stays.
             waiting = replace(waiting, fair_s=max(self._queue.last_fair_s, begins_s))
             if group is not None:
-                share = group.share(self, client)
+                share = group.share(self)
                 if share.refusal is not None:
                     raise share.refusal
             item = WorkItem(worker, one, waiting, client, start, now_s, done, copy_context(), share)
-            if share is not None and share.is_admitted:
+            if share is not None and share.slots:
                 self._queue.add(item)
             else:
                 self._admit(item, group)
             self._items[item] = None
-            if share is not None:
-                share.n_items += 1
             try:
                 self._wake()
             except RuntimeError as error:
                 self._queue.remove(item)
-                self._forget(item)
+                self._items.pop(item, None)
                 raise self._refusal(f"no compute thread could be started ({error})") from error
         return item
 
@@ -201,13 +198,14 @@ class Admission:
         Others leave the queue for it, unless it has no time itself: then it is refused, and they stay.
         """
         share = item.share
-        displaced = self._displaced(item.client, 1 if group is None else group.n_at_once)
+        n_places = 1 if group is None else group.n_places(self)
+        displaced = self._displaced(item.client, n_places)
         full = f"the queue is full: {self.n_waiting} requests wait; try again."
         if displaced is None:
             raise self._refuse_new(share, self._refusal(full))
         self._queue.add(item)
-        if share is not None and group is not None:
-            self._queue.reserve(share, item.waiting, group.n_left - 1, group.n_at_once)
+        if share is not None and group is not None and not share.is_admitted:
+            self._queue.reserve(share, item, group.n_left - 1, n_places)
         now_s = item.asked_s
         items, shares = self._queue.excess(now_s, self._free_s(now_s), displaced)
         is_refused = item in items or (share is not None and share in shares)
@@ -269,11 +267,6 @@ class Admission:
     def _refusal(self, why: str) -> NodeError:
         return NodeError(why, status=503, retry_after_s=max(1, ceil(self.backlog_s)))
 
-    def _forget(self, item: WorkItem) -> None:
-        self._items.pop(item, None)
-        if item.share is not None:
-            item.share.n_items -= 1
-
     def _cancel(self, item: WorkItem) -> bool:
         """Remove a waiting item; False if it has begun or was refused."""
         with self._lock:
@@ -316,7 +309,7 @@ class Admission:
                 try:
                     results = self._results(run.items, run.is_beside)
                     is_whole = True
-                except Exception:  # noqa: BLE001 - the worker logged it, and each item reports its error
+                except BaseException:  # noqa: BLE001 - the worker logged it, and each item reports its error
                     results = []
             if not is_whole:
                 for item in run.items:

@@ -61,8 +61,10 @@ class WorkQueue:
 
     def add(self, item: WorkItem) -> None:
         """Add an item; one of an admitted request takes a slot that is kept for it."""
-        if item.share is not None and item.share.slots:
-            self._drop_slot(item.share)
+        if item.share is not None:
+            item.share.n_waiting += 1
+            if item.share.slots:
+                self._drop_slot(item.share)
         item.slot = self._times.add(item.waiting, item.client, item.share)
         self._items[item] = None
         self._slots[item.slot] = item
@@ -73,6 +75,8 @@ class WorkQueue:
         """Remove a waiting item."""
         del self._items[item], self._slots[item.slot]
         self._times.remove(item.slot)
+        if item.share is not None:
+            item.share.n_waiting -= 1
         self._counts[item.client] -= 1
         if not self._counts[item.client]:
             del self._counts[item.client]
@@ -81,12 +85,13 @@ class WorkQueue:
         if not load.n:  # keep no reference to an unloaded model
             del self._loads[item.worker]
 
-    def reserve(self, share: GroupShare, waiting: QueuedRequest, n_rows: int, n_places: int) -> None:
-        """Plan `n_rows` rows like `waiting`, and keep `n_places` for them, until they are added."""
+    def reserve(self, share: GroupShare, first: WorkItem, n_rows: int, n_places: int) -> None:
+        """Plan `n_rows` rows like `first`, and keep `n_places` for all, until they are added."""
         share.is_admitted, share.n_places = True, n_places
-        self._shares[share] = None
+        if n_rows > 0:
+            self._shares[share] = None
         for _ in range(n_rows):
-            slot = self._times.add(waiting, share.client, share)
+            slot = self._times.add(first.waiting, first.client, share)
             share.slots.append(slot)
             self._reserved[slot] = share
 
@@ -115,7 +120,7 @@ class WorkQueue:
             found |= dict.fromkeys(rows)
             counts[item.client] -= len(rows)
             counts[client] += len(rows)
-            n_freed += len(rows)
+            n_freed += len(rows) + (0 if item.share is None else item.share.n_reserved)
         return list(found)
 
     def rows_of(self, share: GroupShare) -> list[WorkItem]:
@@ -132,7 +137,10 @@ class WorkQueue:
     ) -> tuple[list[WorkItem], list[GroupShare]]:
         """The items, and the requests with several rows, that the others leave no time for."""
         pace = max((load.pace_each for load in self._loads.values()), default=1.0)
-        slots = excess(self._times, now_s, free_s, pace, [item.slot for item in without])
+        gone = [item.slot for item in without]
+        for share in {item.share for item in without}:
+            gone += [] if share is None else share.slots
+        slots = excess(self._times, now_s, free_s, pace, gone)
         items = [self._slots[slot] for slot in slots if slot in self._slots]
         shares = [item.share for item in items if item.share is not None]
         shares += [self._reserved[slot] for slot in slots if slot in self._reserved]
@@ -145,7 +153,7 @@ class WorkQueue:
             return []
         is_contended = any(item.waiting.due_s < inf for item in in_time)
         others = [item for item in self._items if not item.waiting.is_in_time(now_s)]
-        found = [(item, item.worker.refusal(item.one, is_contended)) for item in others]
+        found = [(item, _refusal(item, is_contended)) for item in others]
         return [(item, error) for item, error in found if error is not None]
 
     def next_run(self, now_s: float, runs: Sequence[BatchRun]) -> BatchRun | None:
@@ -177,3 +185,11 @@ class WorkQueue:
 
     def _load(self, worker: BatchWorker) -> WorkerLoad:
         return self._loads.setdefault(worker, WorkerLoad(worker, self._n_workers))
+
+
+def _refusal(item: WorkItem, is_contended: bool) -> Exception | None:
+    """The error for a late item; one that cannot be planned fails alone."""
+    try:
+        return item.worker.refusal(item.one, is_contended)
+    except Exception as error:  # noqa: BLE001 - the error is passed to the caller
+        return error
