@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pliant.errors import InputError
-from pliant.quantities import format_bytes, format_seconds, parse_bytes, parse_seconds
+from pliant.quantities import format_bytes, format_seconds, format_seconds_up, parse_bytes, parse_seconds
 
 
 @pytest.mark.parametrize(
@@ -69,6 +69,13 @@ def test_numbers_of_numpy_are_numbers() -> None:
 def test_printed_durations_read_back_to_three_digits(seconds: float) -> None:
     """What a report prints can be fed back as an option."""
     assert parse_seconds(format_seconds(seconds)) == pytest.approx(seconds, rel=6e-3)
+
+
+@given(st.floats(1e-6, 1e4))
+def test_an_advised_duration_is_enough(seconds: float) -> None:
+    """A target that an error advises would be refused again if it were rounded down."""
+    advised_s = parse_seconds(format_seconds_up(seconds))
+    assert seconds * (1 - 1e-12) <= advised_s <= seconds * 1.0101
 
 
 @given(st.integers(0, 10**12))

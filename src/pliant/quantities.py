@@ -1,6 +1,7 @@
 """Parse and format human units: `200ms`, `1MB`."""
 
 import re
+from decimal import ROUND_CEILING, Context
 from math import isfinite
 from numbers import Integral, Real
 
@@ -46,6 +47,11 @@ def format_seconds(seconds: float) -> str:
         if abs(seconds) >= scale:
             return f"{seconds / scale:.3g} {unit}"
     return f"{seconds * 1e6:.3g} µs"
+
+
+def format_seconds_up(seconds: float) -> str:
+    """As `format_seconds`, rounded up: a limit that a message advises must be enough."""
+    return format_seconds(float(Context(prec=3, rounding=ROUND_CEILING).create_decimal(repr(float(seconds)))))
 
 
 def format_bytes(n: float) -> str:

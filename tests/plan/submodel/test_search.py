@@ -152,10 +152,10 @@ def test_without_a_buffer_the_compulsory_stall_counts_in_the_target() -> None:
 
 def test_an_infeasible_target_names_the_nearest_feasible_one_which_is_feasible() -> None:
     """The message must be of use: planning at the latency it names succeeds."""
-    with pytest.raises(BudgetError, match=r"needs (\d+\.\d+) ms") as caught:
+    with pytest.raises(BudgetError, match=r"needs [\d.]+ ms") as caught:
         plan(SHAPE, COSTS, Budget(0.0005, 0), IMPORTANCE)
     nearest_s = float(str(caught.value).split("needs ")[1].split()[0]) / 1e3
-    p = plan(SHAPE, COSTS, Budget(nearest_s + 1e-4, 0), IMPORTANCE)
+    p = plan(SHAPE, COSTS, Budget(nearest_s, 0), IMPORTANCE)
     assert (p.n, p.width) == (1, 3)
     with pytest.raises(BudgetError):
         plan(SHAPE, COSTS, Budget(nearest_s - 1e-4, 0), IMPORTANCE)

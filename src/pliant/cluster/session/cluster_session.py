@@ -28,7 +28,7 @@ from pliant.models.encoder.encoder_architecture import Feeds
 from pliant.models.encoder.encoder_source import Encoder
 from pliant.models.tokenizer import TokenizedInput
 from pliant.plan.submodel.mixed_bits_accuracy import MixedBitsAccuracy
-from pliant.quantities import format_seconds, parse_seconds
+from pliant.quantities import format_seconds, format_seconds_up, parse_seconds
 from pliant.run.memory_use import MemoryUse
 from pliant.run.session.feeds import FeedsLike
 from pliant.run.session.text_session import TEXT, TextInput, Texts, TextSession
@@ -166,7 +166,7 @@ class ClusterSession(TextSession[ClusterDetails]):
         if not plan.met:
             raise BudgetError(
                 f"no plan of {self.name} for {self._length} rows keeps {format_seconds(target_s)}: the "
-                f"quickest needs {format_seconds(plan.bound_s)} for 95 of 100 runs. Raise the latency, or "
+                f"quickest needs {format_seconds_up(plan.bound_s)} for 95 of 100 runs. Raise the latency, or "
                 "let more workers join."
             )
         self._target_s = target_s

@@ -23,6 +23,7 @@ from pliant.plan.submodel.prices import disk_during_compute, layer_seconds
 from pliant.plan.submodel.search import OURS, PlanOptions
 from pliant.plan.submodel.shape import StoreShape
 from pliant.plan.submodel.submodel import (
+    BEST_EFFORT,
     Submodel,
     allowed_submodels,
     choose_most_accurate,
@@ -32,7 +33,7 @@ from pliant.plan.submodel.submodel import (
     submodels,
     untrained_reason,
 )
-from pliant.quantities import format_seconds
+from pliant.quantities import format_seconds, format_seconds_up
 
 
 def load_and_execute(
@@ -196,8 +197,7 @@ class _BaselineProblem:
         needs_s = seconds(least) + self.budget.target_s - self.usable_s
         raise BudgetError(
             f"no submodel answers within {format_seconds(self.budget.target_s)}; the nearest feasible is "
-            f"{needs_s * 1e3:.1f} ms ({least.n}x{least.m}). Raise the latency target, or take "
-            "best_effort=True (--best-effort)."
+            f"{format_seconds_up(needs_s)} ({least.n}x{least.m}). Raise the latency target, or {BEST_EFFORT}."
             f"{depths_advice(self.shape, least)}"
         )
 

@@ -20,6 +20,7 @@ from pliant.plan.submodel.preload_set import held_bytes
 from pliant.plan.submodel.reserve import io_reserve
 from pliant.plan.submodel.shape import StoreShape
 from pliant.plan.submodel.submodel import (
+    BEST_EFFORT,
     CutReason,
     Submodel,
     allowed_submodels,
@@ -33,7 +34,7 @@ from pliant.plan.submodel.submodel import (
     untrained_reason,
 )
 from pliant.plan.submodel.submodel_problem import Attempt, SubmodelProblem
-from pliant.quantities import format_seconds
+from pliant.quantities import format_seconds, format_seconds_up
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +281,8 @@ def _infeasible(problem: SubmodelProblem, best: Attempt) -> str:
     nearest_s = (best.needs_s + problem.overhead_s) / (1 - problem.options.margin)
     target = f"no submodel answers within {format_seconds(problem.budget.target_s)}"
     layers = "1 layer" if c.n == 1 else f"{c.n} layers"
-    needs = f"{layers} x {c.m} slices at {LOWEST_BITS} bits) needs {nearest_s * 1e3:.1f} ms on this device."
-    advice = "Raise the target to that, raise the preload buffer, or take best_effort=True (--best-effort)."
+    size = f"{layers} x {c.m} slices at {LOWEST_BITS} bits"
+    needs = f"{size}) needs {format_seconds_up(nearest_s)} on this device."
+    advice = f"Raise the target to that, raise the preload buffer, or {BEST_EFFORT}."
     which = "smallest" if c.n < problem.shape.n_layers else "whole model"
     return f"{target}: the {which} ({needs} {advice}{depths_advice(problem.shape, c)}"

@@ -72,6 +72,10 @@ def untrained_reason(shape: StoreShape, c: Submodel) -> str:
     )
 
 
+BEST_EFFORT = "accept late answers with best_effort=True (`pliant run --best-effort`)"
+"""Advice for a target that no submodel meets."""
+
+
 def depths_advice(shape: StoreShape, least: Submodel) -> str:
     """Return the advice for an infeasible target if the smallest submodel has all the model's layers."""
     if least.n < shape.n_layers or shape.n_layers == 1:
