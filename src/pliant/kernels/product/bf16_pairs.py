@@ -22,9 +22,9 @@ def require_bf16(isa: Isa) -> None:
     """Raises InputError if a processor has no products of bfloat16."""
     if not isa.has_bf16:
         raise InputError(
-            "compute='bf16' takes a processor with AVX512-BF16 (avx512_bf16 in /proc/cpuinfo), on Arm BF16 "
-            f"and I8MM; this one is {isa.name}{isa.features}. Give compute='int8', which is faster and less "
-            "exact and takes weights=8 or fewer (a store's are), or 'fp32'."
+            f"this processor ({isa.name}{isa.features}) lacks products of bfloat16 (AVX512-BF16; on Arm BF16 "
+            "and I8MM). Instead of compute='bf16', give 'int8', which is faster and less exact and takes "
+            "weights=8 or fewer (a store's are), or 'fp32'."
         )
 
 

@@ -6,7 +6,7 @@ from statistics import median
 
 import numpy as np
 
-from pliant.errors import BudgetError, GraphError, InputError
+from pliant.errors import BudgetError, GraphError, InputError, PliantError
 from pliant.ir.bitwidths import BYTE_BITS, PLANES, WeightFormat
 from pliant.models.encoder.encoder_graph import ComputeDtype
 from pliant.plan.precision import PrecisionForm
@@ -53,14 +53,19 @@ def measure_forms(
         try:
             session = open_form(weights, compute)
         except (InputError, BudgetError, GraphError) as error:
-            found.append(PrecisionForm(compute, weights, refused=str(error)))
+            found.append(PrecisionForm(compute, weights, refused=_reason(error)))
             continue
         with session:
             try:
                 found.append(_measure_form(session, compute, reference, (examples, wanted), clock))
             except (BudgetError, GraphError) as error:
-                found.append(PrecisionForm(compute, weights, refused=str(error)))
+                found.append(PrecisionForm(compute, weights, refused=_reason(error)))
     return found
+
+
+def _reason(error: PliantError) -> str:
+    """The first sentence of a message; the others are advice for callers who named the form."""
+    return str(error).split(". ", 1)[0].removesuffix(".")
 
 
 def _measure_form(
