@@ -81,6 +81,16 @@ def test_a_model_that_is_not_there_is_an_error(cli: Cli, tmp_path: Path) -> None
     assert "no-such" in done.output
 
 
+@pytest.mark.parametrize("text", ["", "word " * 200])
+def test_a_wrong_text_is_refused_before_workers_are_waited_for(cli: Cli, tmp_path: Path, text: str) -> None:
+    """Else the error comes only once workers have joined."""
+    cli("cluster", "key", str(tmp_path / "key"))
+    asked = ("--listen", "127.0.0.1:0", "--key", str(tmp_path / "key"), "--patience", "1ms")
+    done = cli("cluster", "run", small_model(tmp_path), "--text", text, *asked)
+    assert done.exit_code == 1
+    assert "workers joined" not in done.output
+
+
 _PATIENTLY = f"""
 from pliant.cluster.control.timeouts import ClusterTimeouts
 ClusterTimeouts.__init__.__defaults__ = {astuple(PATIENT)}

@@ -1,6 +1,6 @@
 """Options that the commands of `pliant cluster` share, and the cluster that they open."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,16 +106,20 @@ class PrimaryArguments:
     metrics: MetricsAddress = None
 
     @contextmanager
-    def open(self, model: str) -> "Iterator[ClusterSession]":
+    def open(
+        self, model: str, check: "Callable[[ClusterSession], None]" = lambda session: None
+    ) -> "Iterator[ClusterSession]":
         """Open the model's session after the workers joined; events of workers are printed on stderr.
 
-        `model` is opened first, so that an unreadable model is an error before the wait for workers.
+        `model` is opened and `check` called first, so that an unreadable model or a wrong input is an error
+        before the wait for workers.
         """
         with ExitStack() as stack:
             cluster = stack.enter_context(self._cluster())
             if self.metrics is not None:
                 stack.enter_context(primary_page(self.metrics, cluster, self.wait, say))
             session = cluster.open(model)
+            check(session)
             cluster.wait(self.wait, self.patience)
             yield session
 

@@ -70,11 +70,12 @@ def run(args: ClusterRunArguments) -> None:
         args.pair is not None and args.text is None
     ):
         raise InputError("give one of --text, alone or with --pair, --input FILE, or --tokens N.")
+    questions: list[_ClusterInput] = []
     with (
-        args.primary.open(args.model) as session,
+        args.primary.open(args.model, lambda session: questions.extend(_questions(args, session))) as session,
         show_on_page(session, is_wanted=args.page) as tell,
     ):
-        for question in _questions(args, session) * args.repeat:
+        for question in questions * args.repeat:
             text = question.text
             reply = session(text.text, text.pair) if question.feeds is None else session(question.feeds)
             tell(reply)
@@ -91,7 +92,7 @@ def run(args: ClusterRunArguments) -> None:
 
 
 def _questions(args: ClusterRunArguments, session: "ClusterSession") -> list[_ClusterInput]:
-    """Return all inputs, checked before the first one is answered."""
+    """Return all inputs, checked before workers are waited for."""
     if args.tokens is not None:
         return [_ClusterInput(InputText(f"{args.tokens} random rows"), session.sample(args.tokens))]
     if args.input is not None and is_feed_file(args.input):
