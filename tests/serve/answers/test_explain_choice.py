@@ -1,5 +1,7 @@
 """What an explanation says to people: one line an endpoint, and the rule or refusal that decided."""
 
+from dataclasses import replace
+
 from pliant.ir.curve import Curve
 from pliant.ir.endpoint import ServiceLevel
 from pliant.route.choice.objective import TIME
@@ -22,6 +24,14 @@ def test_each_endpoint_has_a_line_and_the_last_one_says_why() -> None:
     assert found[2].endswith("is later than the deadline")
     assert found[3].endswith("does not answer; pinged again with back-off (no answer in 2 s)")
     assert found[4] == "local: the least time within 0.25 points of the most accurate in time."
+
+
+def test_a_round_trip_without_a_measurement_is_not_printed_as_a_time() -> None:
+    """ "0 µs" was printed for one that its bytes explain, and the first guess for one never measured."""
+    node = router("http://up:1")
+    row = explain(node, 5, TIME, Terms(), 1.0).candidates[-1]
+    assert "too short to measure" in replace(row, rtt_s=0.0, age_s=0.5).summary
+    assert "round trip not measured yet" in replace(row, rtt_s=0.05, age_s=None).summary
 
 
 def test_a_refusal_says_what_there_is() -> None:

@@ -202,7 +202,7 @@ def test_a_body_in_another_coding_is_refused(client: httpx.Client, coding: str) 
 
 def test_other_paths_and_methods_are_refused(client: httpx.Client) -> None:
     """With the errors of HTTP, in the protocol's form."""
-    refused(client.get("/v2/models/other"), 404, "this node serves the model 'upper'")
+    refused(client.get("/v2/models/other"), 404, "'/v2/models/other' was not found: this node serves")
     refused(client.get("/v2/models/upper/infer/"), 404)
     refused(client.get("/%2e%2e/etc/passwd"), 404)
     response = client.get(INFER)

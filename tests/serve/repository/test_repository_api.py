@@ -266,13 +266,13 @@ def _raise(error: Exception) -> OpenModel:
 @pytest.mark.parametrize(
     ("path", "body", "status", "why"),
     [
-        ("models/none/load", {}, 404, "it has 'first'"),
+        ("models/none/load", {}, 404, "no model 'none'; it has 'first'"),
         ("models/first/load", {"parameters": {"config": "{}"}}, 400, "config"),
         ("models/first/load", {"parameters": {"version": "7"}}, 404, "has no version '7'"),
         ("models/first/unload", {"parameters": {"unload_dependents": False}}, 200, ""),
         ("models/first/load", {"unknown": 1}, 400, "unknown"),
         ("index", [1], 400, "cannot be read"),
-        ("nothing", {}, 404, "not found"),
+        ("nothing", {}, 404, "/nothing' was not found"),
     ],
 )
 def test_changes_that_cannot_be_are_refused(path: str, body: Any, status: int, why: str) -> None:

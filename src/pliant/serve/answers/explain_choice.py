@@ -54,8 +54,11 @@ class EndpointEstimate:
             found.append(f"transfer and queue {format_seconds(self.transfer_s)}")
         if self.energy_j:
             found.append(f"{self.energy_j:.3g} J")
-        if self.rtt_s is not None and self.bandwidth_Bps is not None:
-            found.append(f"round trip {format_seconds(self.rtt_s)}, {format_bytes(self.bandwidth_Bps)}/s")
+        if self.rtt_s is not None and self.bandwidth_Bps is not None and self.age_s is not None:
+            trip = format_seconds(self.rtt_s) if self.rtt_s else "too short to measure"
+            found.append(f"round trip {trip}, {format_bytes(self.bandwidth_Bps)}/s")
+        elif self.rtt_s is not None:
+            found.append("round trip not measured yet")
         if self.age_s is not None:
             found.append(f"last contact {format_seconds(self.age_s)} ago")
         why = self.reason or _CONSTRAINTS.get(self.constraint or "", "")

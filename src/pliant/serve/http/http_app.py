@@ -163,7 +163,7 @@ class _Paths:
         assert isinstance(error, HTTPException)
         names = ", ".join(repr(one.served.name) for one in self._nodes)
         served = f"this node serves the model {names}, and /openapi.json lists its paths."
-        why = {404: f"not found: {served}", 405: method_refusal(request, error)}
+        why = {404: f"{request.url.path[:80]!r} was not found: {served}", 405: method_refusal(request, error)}
         return error_response(
             error.status_code, why.get(error.status_code, error.detail), dict(error.headers or {})
         )

@@ -187,7 +187,7 @@ class RepositoryPaths:
         assert isinstance(error, HTTPException)
         names = ", ".join(map(repr, self._repository.names)) or "none"
         why = {
-            404: f"not found: this node has the model {names}.",
+            404: f"{request.url.path[:80]!r} was not found: this node has the model {names}.",
             405: method_refusal(request, error),
         }
         headers = dict(error.headers or {})

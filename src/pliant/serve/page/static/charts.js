@@ -60,7 +60,7 @@ export class Curves {
     this.name = name;
     this.color = color;
     this.chart = new Chart($("curves"), () => ({
-      padding: [8, 8, 0, 0],
+      padding: [8, 20, 0, 0],
       cursor: { y: false, drag: { x: false, y: false }, points: { show: false } },
       scales: { x: { time: false, distr: 3, log: 2 }, y: { distr: 3 } },
       axes: [
