@@ -1,5 +1,6 @@
 """What a device is said to do with a model."""
 
+from collections.abc import Iterator
 from functools import cache, partial
 
 import pytest
@@ -12,6 +13,7 @@ from pliant.ir.cost import latency, simulate
 from pliant.ir.dilation import Dilation
 from pliant.ir.partition import Partition, Share
 from pliant.ir.program import Compute
+from pliant.kernels.emit.isa import host_isa
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.plan.split.split_program import split
@@ -45,6 +47,17 @@ class _Timed:
 
     def sleep(self, seconds: float) -> None:
         self.slept_s += seconds
+
+
+@pytest.fixture(scope="module")
+def library() -> Library:
+    return Library(host_isa())
+
+
+@pytest.fixture(scope="module")
+def pool(library: Library) -> Iterator[ThreadPool]:
+    with ThreadPool(1, library) as pool:
+        yield pool
 
 
 @pytest.mark.parametrize("name", SPECS)

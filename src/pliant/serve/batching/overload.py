@@ -13,8 +13,8 @@ from collections.abc import Collection, Sequence
 from heapq import heapify, heapreplace
 
 import numpy as np
-from jaxtyping import Bool, Float64
 
+from pliant.arrays import Bool, Float64
 from pliant.serve.batching.queue_times import OrderedTimes, QueueTimes
 
 SPARE = 1.5

@@ -6,8 +6,8 @@ from math import inf
 from typing import final
 
 import numpy as np
-from jaxtyping import Bool, Float64, Int64
 
+from pliant.arrays import Bool, Float64, Int64
 from pliant.serve.batching.plan_batch import QueuedRequest
 
 _FIRST = 64
