@@ -51,7 +51,7 @@ def test_a_table_of_plans_is_printed(linker: None, cli: Cli, model: Path, tmp_pa
     [
         (("-o", "out"), "give --emit c and -o DIRECTORY"),
         (("--emit", "c"), "give --emit c and -o DIRECTORY"),
-        (("--emit", "c", "-o", "out"), "give some, such as 10ms,20ms,50ms"),
+        (("--emit", "c", "-o", "out"), "give some, such as --latency 10ms,20ms,50ms"),
         (("--emit", "c", "-o", "out", "--latency", "2s,1s"), "latency targets must increase"),
         (("--emit", "c", "-o", "out", "--latency", "1s", "--length", "999"), "give 1 to"),
         (("--emit", "c", "-o", "out", "--latency", "1s", "--dim", "a=1"), "no option --dim a=1"),

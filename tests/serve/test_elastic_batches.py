@@ -143,7 +143,8 @@ def test_clients_of_mixed_terms_are_answered_together(
             for request, reply in (pair for batch in recorder.batches for pair in batch):
                 text = TokenizedInput(request.tensors["ids"], request.tensors["types"])
                 found = reply.outputs["logits"][0]
-                np.testing.assert_allclose(found, reference.logits(text, reply), rtol=1e-5, atol=1e-6)
+                wanted = reference.logits(text, reply)  # near 0: differences of sums of about 1
+                np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=5e-6)
                 computed.append(found)
             reference.close()
         for answer in answers:  # a probe of the node's own is computed too, and is nobody's answer

@@ -1,6 +1,7 @@
 """What a batch takes is learned from batches."""
 
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 
 import pytest
 
@@ -43,13 +44,19 @@ def test_a_kind_that_lost_is_tried_again_after_others() -> None:
     assert times.expected(2, 20, ALONE).median_s == pytest.approx(ALONE.median_s)
 
 
-def test_a_batch_that_ends_meanwhile_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_that_ends_meanwhile_is_no_error() -> None:
     """It clears what was found between the two looks at it: a request failed with a KeyError."""
+    times, is_over = BatchTimes(), Event()
 
-    class Cleared(dict[Any, Any]):
-        def __setitem__(self, key: Any, value: Any) -> None:
-            self.clear()
+    def observe() -> None:
+        while not is_over.is_set():
+            times.observe(2, 20, ALONE, ALONE.median_s)
 
-    times = BatchTimes()
-    monkeypatch.setattr(times, "_found", Cleared())
-    assert times.expected(8, 80, ALONE) == ALONE
+    with ThreadPoolExecutor(1) as other:
+        ended = other.submit(observe)
+        try:
+            for n in range(20_000):
+                assert times.expected(2 + n % 64, 80, ALONE).median_s > 0
+        finally:
+            is_over.set()
+        ended.result()
