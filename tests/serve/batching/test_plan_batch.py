@@ -11,9 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from pliant.ir.times.timing import Timing
-from pliant.serve.batching.plan_batch import QueuedRequest, plan_batch
-from pliant.serve.batching.queue_times import queue_times
-from pliant.serve.batching.queue_wait import wait_s
+from pliant.serve.batching.plan_batch import QueuedRequest, plan_batch, wait_s
 
 _SECONDS = st.sampled_from([0.5, 1.0, 2.0, 3.0])
 
@@ -173,7 +171,7 @@ def test_those_with_the_least_slack_go_first_and_late_ones_as_they_came() -> Non
 def test_a_request_waits_for_those_with_less_slack(due_s: float, waits_s: float) -> None:
     waiting = [QueuedRequest(Timing(2.0, 2.0), due_s=20.0), QueuedRequest(Timing(1.0, 1.0), fair_s=9.0)]
     new = QueuedRequest(Timing(1.0, 1.0), due_s=due_s, fair_s=30.0)
-    assert wait_s(queue_times(waiting), new, 0.0, 2.0, 1.0) == waits_s
+    assert wait_s(waiting, new, 0.0, 2.0, 1.0) == waits_s
 
 
 @pytest.mark.parametrize(
@@ -188,7 +186,7 @@ def test_where_one_of_two_is_late_it_is_the_longer(takes_s: float, due_s: float,
     """So that the fewest are."""
     waiting = [QueuedRequest(Timing(2.0, 2.0), due_s=4.5), QueuedRequest(Timing(1.0, 1.0), fair_s=9.0)]
     new = QueuedRequest(Timing(takes_s, takes_s), due_s=due_s, fair_s=30.0)
-    assert wait_s(queue_times(waiting), new, 0.0, 2.0, 1.0) == waits_s
+    assert wait_s(waiting, new, 0.0, 2.0, 1.0) == waits_s
 
 
 def test_once_some_are_late_those_that_take_least_run_first() -> None:

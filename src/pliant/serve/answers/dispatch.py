@@ -89,7 +89,7 @@ class Dispatcher:
         now_s, pending = self._clock(), asked.pending
         self.offer(pending)
         full = self.upstreams.slots.full if self.upstreams is not None else ()
-        busy = tuple(name for name, local in self.here.items() if not local.has_room(pending))
+        busy = tuple(name for name, local in self.here.items() if not local.has_room(pending.client))
         terms = pending.terms_at(now_s)
         exclude = (*failed, *full, *busy)
         try:
@@ -319,7 +319,7 @@ class Dispatcher:
         here = [
             way
             for way in self.router.ways_here
-            if way.name not in (*failed, choice.target) and self.here[way.name].has_room(pending)
+            if way.name not in (*failed, choice.target) and self.here[way.name].has_room(pending.client)
         ]
         return hedge(pending.length, choice, here, pending.terms_at(self._clock()))
 

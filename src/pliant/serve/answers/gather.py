@@ -2,29 +2,9 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 from typing import TypeVar
 
-from pliant.serve.answers.row_group import RowGroup
-
 T = TypeVar("T")
-
-
-async def gather_rows(ask: Sequence[Callable[[], Awaitable[T]]], group: RowGroup | None) -> list[T]:
-    """The results of the rows of `group` in order; None for a request of one row. Raises as `gather`."""
-    if group is None:
-        return await gather(ask, 1)
-
-    async def row_of(one: Callable[[], Awaitable[T]]) -> T:
-        try:
-            return await one()
-        finally:
-            group.finish_row()
-
-    try:
-        return await gather([partial(row_of, one) for one in ask], group.n_at_once)
-    finally:
-        group.close()
 
 
 async def gather(ask: Sequence[Callable[[], Awaitable[T]]], most: int) -> list[T]:

@@ -94,9 +94,9 @@ class SessionEndpoint:
         """Expected waiting time of a new request."""
         return self._admission.backlog_s
 
-    def has_room(self, pending: PendingRequest) -> bool:
-        """Whether `pending` may wait."""
-        return self._admission.has_room(pending.client, pending.group)
+    def has_room(self, client: str) -> bool:
+        """Whether one more request of `client` may wait."""
+        return self._admission.has_room(client)
 
     def offer(self, pending: PendingRequest | None = None, may_look: bool = True) -> None:
         """Update the router with the levels and the expected wait, of `pending` by its slack if given."""
@@ -110,7 +110,7 @@ class SessionEndpoint:
         now_s, wait_s = self.clock(), self.backlog_s
         if pending is not None and pending.due_s is not None and wait_s:
             with suppress(PliantError):  # the router reports infeasible terms
-                wait_s = self._admission.wait_s(self._queue_entry(pending), pending.group)
+                wait_s = self._admission.wait_s(self._queue_entry(pending))
         self._router.set_wait(wait_s, now_s, self.name)
         if may_look and self._may_change and now_s - self._looked_s > _LOOK_S and self._admission.is_idle:
             self._looked_s = now_s
@@ -121,9 +121,7 @@ class SessionEndpoint:
         waiting = self._queue_entry(pending)
         try:
             async with asyncio.timeout(self._patience_s(pending)):
-                done = await self._admission.submit(
-                    self, pending, waiting, pending.client, start, pending.group
-                )
+                done = await self._admission.submit(self, pending, waiting, pending.client, start)
         except TimeoutError:  # it was still waiting: once begun it runs to its end, even if late
             raise self._late_refusal(pending, waiting.alone.median_s) from None
         finally:
@@ -160,23 +158,21 @@ class SessionEndpoint:
         return self._late(why, self.backlog_s + alone_s)
 
     def work(self, ones: Sequence[PendingRequest], is_beside: bool = False) -> list[Any]:
-        """A reply or an error for each request. Raises if a batch failed: then each is to run alone."""
+        """A reply or an error for each request; if a batch fails, each is run alone."""
         self._metrics.batch_sizes.labels(self.name).observe(len(ones))
-        if len(ones) == 1 and not is_beside:
-            return [self._answer_or_error(ones[0])]
-        answers = self._served.answers_beside if is_beside else self._served.answers
-        now_s = self.clock()
-        asked = [one.at(now_s) for one in ones]
-        try:
-            replies = self.energy.measure_batch(lambda: answers(asked))
-        except Exception as error:
-            _LOG.info("%s: %d together failed, each runs alone: %s", self.name, len(ones), error)
-            if len(ones) > 1:
-                raise
-            return [self._answer_or_error(ones[0])]
-        for reply in replies:
-            self._count_joules(reply)
-        return replies
+        if len(ones) > 1 or is_beside:
+            answers = self._served.answers_beside if is_beside else self._served.answers
+            try:
+                now_s = self.clock()
+                asked = [one.at(now_s) for one in ones]
+                replies = self.energy.measure_batch(lambda: answers(asked))
+            except Exception as error:  # noqa: BLE001 - each is run alone and reports its error
+                _LOG.info("%s: a batch of %d failed, each runs alone: %s", self.name, len(ones), error)
+            else:
+                for reply in replies:
+                    self._count_joules(reply)
+                return replies
+        return [self._answer_or_error(one) for one in ones]
 
     def _answer_or_error(self, pending: PendingRequest) -> Any:
         try:

@@ -7,8 +7,6 @@ from contextvars import Context
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from pliant.ir.times.timing import Timing
-from pliant.serve.answers.row_group import GroupShare
 from pliant.serve.batching.batch_worker import BatchWorker
 from pliant.serve.batching.plan_batch import QueuedRequest
 
@@ -41,7 +39,7 @@ class WorkStart:
 class WorkItem:
     """Work of one client; `end` is its result or error, set when `done` completes.
 
-    `share` belongs to a request with several rows, of which this is one. `slot` is set by its queue.
+    `is_displaced` is set if another item took its place.
     """
 
     worker: BatchWorker
@@ -52,13 +50,8 @@ class WorkItem:
     asked_s: float
     done: "asyncio.Future[None]"
     context: Context
-    share: GroupShare | None = None
     end: WorkResult[Any] | BaseException | None = None
-    slot: int = -1
-
-    def lateness(self) -> Exception:
-        """The error for an item that the others in the queue leave no time for."""
-        return self.worker.lateness(self.one, self.waiting.alone.median_s)
+    is_displaced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,24 +63,8 @@ class BatchRun:
 
     items: tuple[WorkItem, ...]
     begun_s: float
-    expected: Timing
+    expected_s: float
     most: int = 1
-
-    def left_s(self, now_s: float) -> float:
-        """Expected remaining time.
-
-        If times are log-normal, one that takes longer than its median takes about half of the time to its
-        bound on average. Beyond the bound it is expected to take as long again as it is late: it may hang, or
-        its device is slower now.
-        """
-        age_s = now_s - self.begun_s
-        if age_s > self.expected.p95_s:
-            return age_s - self.expected.p95_s
-        return max(self.expected.median_s - age_s, (self.expected.p95_s - age_s) / 2.0)
-
-    def late_s(self, now_s: float) -> float:
-        """Seconds beyond its bound."""
-        return max(now_s - self.begun_s - self.expected.p95_s, 0.0)
 
     @property
     def is_beside(self) -> bool:

@@ -222,6 +222,29 @@ def _plan_by_slack(
     return best
 
 
+def wait_s(
+    waiting: Sequence[QueuedRequest], new: QueuedRequest, now_s: float, busy_s: float, pace: float
+) -> float:
+    """Expected wait of `new`: behind requests with less slack, while all can be in time.
+
+    Running work takes `busy_s` more, waiting requests `pace` times their time alone. If some would be late,
+    `new` waits for shorter requests with a deadline; without a deadline, it waits for all.
+    """
+    begin_s = now_s + busy_s
+    before_s = all_s = shorter_s = 0.0
+    is_late = is_passed = False
+    for one in sorted((*waiting, new), key=lambda one: one.start_s(now_s)):
+        is_late = is_late or (_is_bound(one, begin_s) and not one.is_in_time(begin_s + all_s))
+        if one is new:
+            before_s, is_passed = all_s, True
+        elif one.alone.median_s <= new.alone.median_s if _is_bound(one, begin_s) else not is_passed:
+            shorter_s += pace * one.alone.median_s
+        all_s += pace * one.alone.median_s
+    if not is_late:
+        return busy_s + before_s
+    return busy_s + (shorter_s if _is_bound(new, begin_s) else all_s - pace * new.alone.median_s)
+
+
 def _relative_time(together: Timing, alone: Timing) -> float:
     return together.median_s / alone.median_s if alone.median_s else 1.0
 

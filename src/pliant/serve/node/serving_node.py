@@ -4,7 +4,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, final
@@ -25,10 +25,9 @@ from pliant.serve.answers.admission import Admission
 from pliant.serve.answers.answer_energy import AnswerEnergy
 from pliant.serve.answers.dispatch import Dispatcher
 from pliant.serve.answers.explain_choice import Explanation, explain
-from pliant.serve.answers.gather import gather_rows
+from pliant.serve.answers.gather import gather
 from pliant.serve.answers.metrics import GaugeValue, Metrics
 from pliant.serve.answers.routed_request import RoutedRequest
-from pliant.serve.answers.row_group import RowGroup
 from pliant.serve.answers.session_endpoint import SessionEndpoint
 from pliant.serve.http.limits import Limits
 from pliant.serve.page.answer_feed import AnswerFeed
@@ -58,7 +57,7 @@ class InferCall:
     """A request as received from the address `client`.
 
     `route` and `id` are set if a node forwarded it, or if a client wants idempotency. `waited_s` is its wait
-    for the model to be loaded, which counts against its deadline. `group` is the request that it is a row of.
+    for the model to be loaded, which counts against its deadline.
     """
 
     body: bytes
@@ -67,7 +66,6 @@ class InferCall:
     id: str | None = None
     client: str = ""
     waited_s: float = 0.0
-    group: RowGroup | None = None
 
     def __post_init__(self) -> None:
         id = self.id
@@ -228,19 +226,17 @@ class ServingNode:
         """Answer a request with several rows, each as a separate request. Raises like `infer`."""
         terms = request.terms.with_defaults(self.terms)
 
-        group = self.row_group(request.n_rows)
-
-        async def ask(row: int) -> InferResponse:
+        def ask(row: int) -> Awaitable[InferResponse]:
             left = terms
             if terms.deadline_s is not None:
                 left = replace(terms, deadline_s=max(terms.deadline_s + start_s - self.clock(), LEAST_S))
             body = write_row(request, row, self.signature, left)
             id = None if call.id is None else f"{call.id[-56:]}-{row}"
-            content, n_json = body.content, body.header_bytes
-            one = replace(call, body=content, header_bytes=n_json, id=id, waited_s=0.0, group=group)
-            return await self.infer(one)
+            one = replace(call, body=body.content, header_bytes=body.header_bytes, id=id, waited_s=0.0)
+            return self.infer(one)
 
-        found = await gather_rows([partial(ask, row) for row in range(request.n_rows)], group)
+        rows = [partial(ask, row) for row in range(request.n_rows)]
+        found = await gather(rows, min(_ROWS_AT_ONCE, self._queue))
         spent = NodeTime(self.clock() - start_s, max(one.spent.waited_s for one in found))
         accuracies = [one.accuracy for one in found if one.accuracy is not None]
         nodes, targets = {one.node for one in found}, {one.target for one in found}
@@ -252,10 +248,6 @@ class ServingNode:
             sum(one.length for one in found),
             min(accuracies) if len(accuracies) == len(found) else None,
         )
-
-    def row_group(self, n_rows: int) -> RowGroup:
-        """A request of `n_rows` rows, which every queue of this node admits or refuses as one."""
-        return RowGroup(n_rows, min(_ROWS_AT_ONCE, self._queue))
 
     def limit_queue(self, queue: int) -> None:
         """Change the queue limit of each endpoint."""
@@ -341,9 +333,7 @@ class ServingNode:
         elif route is not None:
             objective = route.wanted or objective
         due_s = None if terms.deadline_s is None else start_s + terms.deadline_s
-        pending = PendingRequest(
-            given, due_s, terms.accuracy_floor, bool(terms.best_effort), call.client, group=call.group
-        )
+        pending = PendingRequest(given, due_s, terms.accuracy_floor, bool(terms.best_effort), call.client)
         id, body = call.id or own_id(), InferBody(call.body, call.header_bytes)
         return RoutedRequest(request, pending, self._trail(call), id, lambda: body, route, objective)
 

@@ -20,7 +20,7 @@ from starlette.routing import Route
 from pliant.errors import InputError, NodeError, PliantError
 from pliant.ir.port import Port
 from pliant.route.choice.request_terms import Terms
-from pliant.serve.answers.gather import gather_rows
+from pliant.serve.answers.gather import gather
 from pliant.serve.http.body_reader import BodyReader
 from pliant.serve.node.serving_node import InferCall, InferResponse, ServingNode
 from pliant.serve.openai.embedders import Embedder, embedder
@@ -32,6 +32,7 @@ from pliant.serve.protocol.statuses import http_status
 EMBEDDINGS_PATH = "/v1/embeddings"
 _MOST_BYTES = 4 << 20
 _MOST_INPUTS = 2048
+_AT_ONCE = 32
 
 
 class LeasedModel(Protocol):
@@ -112,12 +113,10 @@ async def _answer(
                 max(terms.deadline_s + start_s - node.clock(), 1e-6), terms.accuracy_floor, terms.best_effort
             )
         body = _body(node, tensors, embeds.output, left)
-        return node.infer(InferCall(body.content, body.header_bytes, client=client, group=group))
+        return node.infer(InferCall(body.content, body.header_bytes, client=client))
 
     inputs = [embeds.tensors(item) for item in _items(asked.input)]
-    group = node.row_group(len(inputs)) if len(inputs) > 1 else None
-    rows = [partial(ask, tensors) for tensors in inputs]
-    found: list[InferResponse] = await gather_rows(rows, group)
+    found: list[InferResponse] = await gather([partial(ask, tensors) for tensors in inputs], _AT_ONCE)
     data = []
     for index, one in enumerate(found):
         vector = read_answer(one.body, node.signature)[0][embeds.output.name].ravel()

@@ -9,7 +9,6 @@ from pliant.errors import InputError
 from pliant.ir.endpoint import Request
 from pliant.ir.times.timing import is_in_time
 from pliant.route.choice.request_terms import Terms
-from pliant.serve.answers.row_group import RowGroup
 
 LEAST_S = 1e-6
 
@@ -19,7 +18,7 @@ class PendingRequest:
     """A request in progress: its input, its due time on the node's clock, and its accuracy floor.
 
     `client` is the address of the caller. An endpoint works at most `most_s` seconds on it, at the accuracy
-    that this allows, because other requests wait. `group` is the request of several rows that it belongs to.
+    that this allows, because other requests wait.
     """
 
     request: Request
@@ -28,7 +27,6 @@ class PendingRequest:
     best_effort: bool = False
     client: str = ""
     most_s: float | None = None
-    group: RowGroup | None = None
 
     @property
     def length(self) -> int:
