@@ -193,6 +193,53 @@ def test_a_worker_is_kept_by_nobody_once_its_requests_ended() -> None:
     asyncio.run(run())
 
 
+class Silent(Shouting):
+    """A worker that gives one result too few for the text "few"."""
+
+    def work(self, ones: Sequence[str], is_beside: bool) -> list[str]:
+        return super().work([one for one in ones if one != "few"], is_beside)
+
+    def refusal(self, one: str, is_contended: bool) -> None:
+        raise ZeroDivisionError(one)
+
+
+def test_a_batch_with_too_few_results_fails_and_nobody_waits_for_ever() -> None:
+    """No result belongs to any request then; the next batch is answered."""
+
+    async def run() -> None:
+        async with busy(8) as (made, _):
+            worker, waiting = Silent(), QueuedRequest(Timing(1.0, 1.0), key="any")
+            asks = [asyncio.create_task(made.admission.submit(worker, x, waiting)) for x in ("few", "b")]
+            await asyncio.sleep(0)
+            made.gate.set()
+            for ask in asks:
+                with pytest.raises(RuntimeError, match="a batch of 2 requests gave 1 results"):
+                    await asyncio.wait_for(ask, 60)
+            assert (await made.admission.submit(worker, "c", waiting)).result == "C"
+
+    asyncio.run(run())
+
+
+def test_what_fails_while_a_batch_is_chosen_fails_what_waits_and_not_what_follows() -> None:
+    """The thread ended, and nobody was answered any more."""
+
+    async def run() -> None:
+        async with busy(8) as (made, _):
+            worker, due = Silent(), QueuedRequest(Timing(1.0, 1.0), due_s=9.0, key="any")
+            asks = [asyncio.create_task(made.admission.submit(worker, x, due)) for x in ("a", "b")]
+            await asyncio.sleep(0)
+            made.now_s = 20.0
+            made.gate.set()
+            for ask in asks:
+                with pytest.raises(ZeroDivisionError):
+                    await asyncio.wait_for(ask, 60)
+            assert made.admission.is_idle
+            later = QueuedRequest(Timing(1.0, 1.0), key="any")
+            assert (await asyncio.wait_for(made.admission.submit(worker, "c", later), 60)).result == "C"
+
+    asyncio.run(run())
+
+
 class Counting(Shouting):
     """A worker that says how many batches of it were under way at once, and which had all threads."""
 

@@ -14,8 +14,15 @@ from typing import Any, TypeVar, final
 
 from pliant.errors import InputError, NodeError
 from pliant.ir.times.timing import Timing
-from pliant.serve.answers.work_item import BatchRun, WorkItem, WorkResult, WorkStart, deliver, item_outcome
-from pliant.serve.batching.batch_times import BatchTimes
+from pliant.serve.answers.work_item import (
+    BatchRun,
+    CallableWorker,
+    WorkItem,
+    WorkResult,
+    WorkStart,
+    deliver,
+    item_outcome,
+)
 from pliant.serve.batching.batch_worker import BatchWorker, WorkerLoad
 from pliant.serve.batching.overload import excess
 from pliant.serve.batching.plan_batch import QueuedRequest, plan_batch, wait_s
@@ -24,25 +31,6 @@ from pliant.serve.batching.return_delay import ReturnDelay
 T = TypeVar("T")
 MOST_WORKERS = 16
 """Upper limit of workers; by default an endpoint uses as many as it can run concurrently."""
-
-
-@final
-class _CallableWorker:
-    """A worker for single callables."""
-
-    most_together = most_together_beside = most_items = most_beside = 1
-
-    def __init__(self) -> None:
-        self.times = self.times_beside = BatchTimes()
-
-    def refusal(self, one: Callable[[], Any], is_contended: bool) -> None:
-        return None
-
-    def lateness(self, one: Callable[[], Any], alone_s: float) -> Exception:
-        raise AssertionError("this work has no deadline")
-
-    def work(self, ones: Sequence[Callable[[], Any]], is_beside: bool) -> list[Any]:
-        return [one() for one in ones]
 
 
 @final
@@ -77,7 +65,7 @@ class Admission:
         self._loads: dict[BatchWorker, WorkerLoad] = {}
         self._runs: list[BatchRun] = []
         self._fair_s = -inf
-        self._single = _CallableWorker()
+        self._single = CallableWorker()
         self._pool = ThreadPoolExecutor(n_workers, "pliant-compute")
 
     @property
@@ -131,8 +119,7 @@ class Admission:
         of the work.
         """
         if not self._make_room(client, waiting):
-            full = f"the queue is full: {self.n_waiting} requests wait; try again."
-            raise self._refusal(full)
+            raise self._refusal(f"the queue is full: {self.n_waiting} requests wait; try again.")
         asked_s = self._clock()
         with self._lock:  # late work ends at any time: it does not delay this turn for good
             begins_s = asked_s + self.backlog_s - self._late_s
@@ -146,14 +133,14 @@ class Admission:
         with self._lock:
             self._waiting[item] = None
             self._loads.setdefault(worker, WorkerLoad(worker, self.n_workers)).add(waiting, +1)
-            self._refuse_excess(asked_s)
             try:
-                if self._waiting:
-                    self._wake()
-            except RuntimeError as error:
-                self._dequeue(item)
-                del self._items[item]
-                raise self._refusal(f"no compute thread could be started ({error})") from error
+                self._refuse_excess(asked_s)
+                self._wake_if_waiting()
+            except Exception:
+                if item in self._waiting:
+                    self._dequeue(item)
+                self._items.pop(item, None)
+                raise
         try:
             while item.end is None:
                 try:
@@ -235,8 +222,7 @@ class Admission:
         for item in refused:
             self._dequeue(item)
             del self._items[item]
-        late = [(item, item.worker.lateness(item.one, item.waiting.alone.median_s)) for item in refused]
-        deliver(late)
+        deliver([(item, item.worker.lateness(item.one, item.waiting.alone.median_s)) for item in refused])
 
     def _excess(self, waiting: Sequence[QueuedRequest], now_s: float) -> list[int]:
         with self._lock:
@@ -274,6 +260,14 @@ class Admission:
         item.done.cancel()
         return True
 
+    def _wake_if_waiting(self) -> None:
+        """Start a thread for waiting items; raises NodeError if none can be started."""
+        if self._waiting:
+            try:
+                self._wake()
+            except RuntimeError as error:
+                raise self._refusal(f"no compute thread could be started ({error})") from error
+
     def _wake(self) -> None:
         """Start another thread if it may find work; call with the lock held."""
         is_one_looking = self._n_awake > len(self._runs)
@@ -303,17 +297,15 @@ class Admission:
         try:
             # Runs in the context of the most urgent request, so that log lines name it.
             results = run.items[0].context.run(worker.work, ones, run.is_beside)
+            if len(results) != len(ones):
+                raise RuntimeError(f"a batch of {len(ones)} requests gave {len(results)} results")
         except BaseException as error:  # noqa: BLE001 - the error is passed to the caller
             results = [error] * len(run.items)
         spent_s = self._clock() - run.begun_s
         is_whole = not any(isinstance(result, BaseException) for result in results)
         self._end_run(run, spent_s if is_whole else None)
-        deliver(
-            [
-                (item, item_outcome(item, result, run, spent_s))
-                for item, result in zip(run.items, results, strict=True)
-            ]
-        )
+        pairs = zip(run.items, results, strict=True)
+        deliver([(item, item_outcome(item, result, run, spent_s)) for item, result in pairs])
 
     def _end_run(self, run: BatchRun, spent_s: float | None = None) -> None:
         """End a run; a successful one updates the batch times with `spent_s`."""
@@ -328,7 +320,10 @@ class Admission:
             times.observe(len(run.items), n_items, Timing(alone_s, alone_s), spent_s)
 
     def _take_run(self) -> tuple[BatchRun, Callable[[], None] | None] | None:
-        """Take the next run: a call of `run_now`, or items. None ends the thread."""
+        """Take the next run: a call of `run_now`, or items. None ends the thread.
+
+        If choosing fails, all waiting items fail with that error: none waits for ever.
+        """
         refused: list[tuple[WorkItem, Exception]] = []
         try:
             with self._lock:
@@ -354,6 +349,13 @@ class Admission:
                     with suppress(RuntimeError):  # without another thread, this one continues
                         self._wake()
                 return found, None
+        except Exception as error:  # noqa: BLE001 - the error is passed to the callers
+            with self._lock:
+                for item in list(self._waiting):
+                    refused.append((item, error))
+                    self._dequeue(item)
+                self._n_awake = max(self._n_awake - 1, 0)
+            return None
         finally:
             deliver(refused)
 

@@ -1,12 +1,13 @@
 """Work items that are queued, run in batches, and completed on the event loop of their caller."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from contextvars import Context
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, final
 
+from pliant.serve.batching.batch_times import BatchTimes
 from pliant.serve.batching.batch_worker import BatchWorker
 from pliant.serve.batching.plan_batch import QueuedRequest
 
@@ -70,6 +71,25 @@ class BatchRun:
     def is_beside(self) -> bool:
         """Whether other runs may be in progress at the same time."""
         return self.most > 1
+
+
+@final
+class CallableWorker:
+    """A worker for single callables."""
+
+    most_together = most_together_beside = most_items = most_beside = 1
+
+    def __init__(self) -> None:
+        self.times = self.times_beside = BatchTimes()
+
+    def refusal(self, one: Callable[[], Any], is_contended: bool) -> None:
+        return None
+
+    def lateness(self, one: Callable[[], Any], alone_s: float) -> Exception:
+        raise AssertionError("this work has no deadline")
+
+    def work(self, ones: Sequence[Callable[[], Any]], is_beside: bool) -> list[Any]:
+        return [one() for one in ones]
 
 
 def item_outcome(
