@@ -63,7 +63,8 @@ def by_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     Nor does it say whether a change pays: how long weights load is the machine's affair.
     """
     monkeypatch.setattr("pliant.api.open_cluster.make_chooser", lambda *asked: _by_memory)
-    monkeypatch.setattr("pliant.cluster.lead.adaptive_planner.is_worthwhile", lambda *seconds: True)
+    for module in ("adaptive_planner", "predict"):
+        monkeypatch.setattr(f"pliant.cluster.lead.{module}.is_worthwhile", lambda *seconds: True)
 
 
 @pytest.fixture

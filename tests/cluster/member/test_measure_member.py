@@ -67,7 +67,7 @@ def test_every_kind_of_stage_is_measured_from_small_to_whole(
     """Curves give back the times of the device, at sizes that were not measured too; eq. 5 agrees."""
     source = random_source(SPECS[name])
     timed = _Timed(source, monkeypatch)
-    device = measure_member(source, _TOKENS, library, pool, _MANY_BYTES, clock=timed.clock)
+    device = measure_member(source, _TOKENS, library, pool, _MANY_BYTES, clock=timed.clock, waited=dict)
     assert 0 < timed.now_s < 1.0
     assert device.free_bytes == _MANY_BYTES
     assert device.call_s == pytest.approx(_CALL_S, rel=0.1)
@@ -105,7 +105,9 @@ def test_a_primary_measures_its_ends(
     source = random_source(SPECS["post-norm"])
     timed = _Timed(source, monkeypatch)
     ends = ModelShards("d0", source, library, pool)
-    device = measure_member(source, _TOKENS, library, pool, _MANY_BYTES, ends=ends, clock=timed.clock)
+    device = measure_member(
+        source, _TOKENS, library, pool, _MANY_BYTES, ends=ends, clock=timed.clock, waited=dict
+    )
     assert ends.end_bytes == 0, "these have no weights"
     share = Share("d0", source.spec.n_heads, _TOKENS)
     p = Partition("ws", "d0", (share,), _TOKENS)
@@ -131,6 +133,7 @@ def test_dilation_is_noted_and_the_core_sleeps_as_in_a_run(
         _MANY_BYTES,
         emulated=EmulatedDevice(Dilation(4.0), sleep=timed.sleep),
         clock=timed.clock,
+        waited=dict,
     )
     assert device.dilation == Dilation(4.0)
     assert timed.slept_s == pytest.approx(3 * timed.now_s)

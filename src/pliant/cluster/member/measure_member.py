@@ -5,7 +5,7 @@ runs all of them, so weights come from memory rather than cache, as in a run.
 """
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -24,6 +24,7 @@ from pliant.profile.clock_rate import calibrated_frequency
 from pliant.profile.disk_fit import timing
 from pliant.profile.timing_rounds import Clock, TimedFunction, time_in_rounds
 from pliant.run.emulated_device import EmulatedDevice
+from pliant.system import waited_s
 
 _MODES: tuple[Mode, ...] = ("ws", "1d")
 _HERE, _THERE = "here", ("there0", "there1", "there2")
@@ -43,6 +44,7 @@ def measure_member(
     emulated: EmulatedDevice | None = None,
     seconds: float = 1.0,
     clock: Clock = time.perf_counter,
+    waited: Callable[[], Mapping[int, float]] = waited_s,
 ) -> Capability:
     """Measure rho, f, s and a curve for each kind of stage at `tokens` rows (Hepti 4.1, Table 1a).
 
@@ -50,9 +52,10 @@ def measure_member(
     and compiling one layer come on top. A device with too little memory for the model in float32 is
     measured on coded matrices, if the model has codes. Shares whose weights need more than a quarter of
     `free_bytes` are skipped, except the smallest share. The measured times exclude the dilation of an
-    `emulated` device, which is stored separately; its core sleeps between stages, as in a run. On a
-    primary, input and head are compiled into `ends`, which keeps them, and measured too. Raises InputError
-    for a length that the model does not support.
+    `emulated` device, which is stored separately; its core sleeps between stages, as in a run.
+    `clock` and `waited` are those of `time_in_rounds`. On a primary, input and head are compiled into
+    `ends`, which keeps them, and measured too. Raises InputError for a length that the model does not
+    support.
     """
     shards = ModelShards(_HERE, source, library, pool)
     stages = _stages(source.spec, tokens, shards, free_bytes)
@@ -65,6 +68,7 @@ def measure_member(
         least=_MIN_REPEATS,
         most=_MAX_REPEATS,
         clock=clock,
+        waited=waited,
         rest=lambda took_s: emulated.rest(took_s, dilation.compute, _NAP_S),
     )
     points: dict[str, dict[float, list[float]]] = {}
