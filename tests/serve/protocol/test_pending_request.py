@@ -38,6 +38,13 @@ def test_terms_that_cannot_be_are_refused(bad: dict[str, object]) -> None:
         read_terms(bad)
 
 
+@pytest.mark.parametrize("name", ["deadline", "Deadline_S", "deadline_ms", "latency", "floor", "best-effort"])
+def test_a_misspelt_term_is_refused(name: str) -> None:
+    """The request would run without its deadline or floor, and nobody would see it."""
+    with pytest.raises(InputError, match=f"'{name}' is unknown; the terms are deadline_s, accuracy_floor"):
+        read_terms({name: 0.1})
+
+
 def test_what_a_request_leaves_open_is_the_nodes() -> None:
     """One by one."""
     usual = Terms(0.05, 0.8)

@@ -63,11 +63,20 @@ class PendingRequest:
         return Terms(left_s, self.floor, self.best_effort or None)
 
 
+_TERMS = ("deadline_s", "accuracy_floor", "best_effort")
+_LIKE_TERMS = ("deadline", "latency", "accuracy", "floor", "best_eff", "best-eff", "besteff")
+"""How misspelt names of terms begin, in any case."""
+
+
 def read_terms(parameters: Mapping[str, Any]) -> Terms:
     """Read the terms in a request's `parameters`.
 
-    Raises InputError for values that are not numbers in range.
+    Raises InputError for values that are not numbers in range, and for a name that looks like a misspelt
+    term: the request would run without it. Other unknown names are those of other servers, and ignored.
     """
+    for name in parameters:
+        if name not in _TERMS and name.lower().startswith(_LIKE_TERMS):
+            raise InputError(f"the parameter {name!r:.40} is unknown; the terms are {', '.join(_TERMS)}.")
     best_effort = parameters.get("best_effort")
     if "best_effort" in parameters and type(best_effort) is not bool:
         raise InputError(f"best_effort is {best_effort!r:.40}; give true or false.")
