@@ -10,12 +10,16 @@ import numpy as np
 import pytest
 
 from pliant.errors import BudgetError, InputError
+from pliant.ir.link import Link
+from pliant.ir.times.timing import Timing
+from pliant.plan.plan import NO_TARGET_S
 from pliant.run.memory_use import MemoryUse
+from pliant.run.process_memory import MemoryBudget
 from pliant.run.submodel.elastic_session import ElasticSession
 from pliant.run.submodel.plans.submodel_planner import SessionOptions
 from pliant.store.read import Store, open_store
 from tests.rows import FORMS
-from tests.run.conftest import paper_profile
+from tests.run.conftest import OpenElastic, paper_profile
 
 ELASTIC = {"n_layers": 4, "widths": (2, 4)}
 SHORT, LONG = "a good film", " ".join(["the film is good and the story is not bad"] * 2)
@@ -240,3 +244,20 @@ def test_what_gave_way_amid_an_engagement_is_not_kept_again(store: Store, kernel
         session.give_way()
         session(SHORT)
         assert 0 < session.runner.weights.preload_bytes <= kept // 2
+
+
+def test_a_shorter_text_reads_no_more_at_once_than_was_reserved(elastic_session: OpenElastic) -> None:
+    """Its layers take less time, so its own plan would read further ahead, and exceed a shared budget."""
+    slow = paper_profile(layer_s=1e-5, disk=Link(1e-4, 1e7))
+    layers = tuple(
+        replace(one, alone=Timing(s, s), with_io=Timing(s, s))
+        for one in slow.layers
+        for s in [one.length * one.alone.median_s]
+    )
+    options, profile = SessionOptions(NO_TARGET_S, 1000, 24, 1), replace(slow, layers=layers)
+    with elastic_session(options, profile=profile) as session:
+        ahead = session.plan_at(8, NO_TARGET_S).memory.working_bytes
+        assert ahead > session.plan_at(24, NO_TARGET_S).memory.working_bytes
+    with MemoryBudget(10**8) as memory, elastic_session(options, profile=profile, memory=memory) as session:
+        session.plan_at(8, NO_TARGET_S)
+        assert session.memory.predicted_bytes <= memory.total_bytes - memory.free_bytes

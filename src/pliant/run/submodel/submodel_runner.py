@@ -385,6 +385,8 @@ class SubmodelRunner:
         self._check_bound(kept)
         if self._shared is not None:
             self._shared.reserve_fixed(self, kept.total_bytes)
+            if terms.working_bytes is None:  # a shorter input's plan may want more than was reserved
+                terms = replace(terms, working_bytes=max(memory.working_bytes, BLOCK))
         if keep_bytes is None or terms.memory_bytes is None:
             return terms
         left = terms.memory_bytes - (kept.total_bytes - kept.working_bytes)

@@ -10,7 +10,7 @@ import numpy as np
 from pliant.ir.cost import Span
 from pliant.ir.dilation import Dilation
 from pliant.ir.program import Program
-from pliant.plan.plan import Plan
+from pliant.plan.plan import NO_TARGET_S, Plan
 from pliant.plan.submodel.reserve import ANTICIPATED_DILATIONS
 from pliant.run.submodel.pipeline import Pipeline
 from pliant.run.submodel.plans.device_drift import DeviceDrift, TargetLimits
@@ -56,7 +56,8 @@ class PlanCache:
     """Plans by key, made on demand, bound to the weights in memory, and cached.
 
     They are made under `terms`; `overhead` is the memory that the session needs besides weights. Without
-    `adapts`, every plan is for the device as profiled. `fixed` is a plan used for every key.
+    `adapts`, and for answers without a target, every plan is for the device as profiled. `fixed` is a plan
+    used for every key.
     """
 
     def __init__(
@@ -105,7 +106,7 @@ class PlanCache:
 
     def plan_ahead(self, length: int, target_s: float) -> None:
         """Make plans for a slower machine now, so that they need not be made under load."""
-        for dilation in ANTICIPATED_DILATIONS if self.adapts else ():
+        for dilation in ANTICIPATED_DILATIONS if self._adapts_to(target_s) else ():
             key = replace(self._key(length, target_s), dilation=dilation)
             if not (find_standby(self._made, key) or self._plan(key)).plan.meets_target:
                 return
@@ -152,9 +153,13 @@ class PlanCache:
         return replace(used.plan, meets_target=False, reasons=(_OUT_OF_REACH, *used.plan.reasons))
 
     def _key(self, length: int, target_s: float) -> PlanKey:
-        if not self.adapts:
+        if not self._adapts_to(target_s):
             return PlanKey(length, target_s)
         return PlanKey(length, target_s, self.drift.dilation(self._limits(length, target_s).max_dilation))
+
+    def _adapts_to(self, target_s: float) -> bool:
+        """Whether plans follow the device's pace: without a target, a slower one changes no plan."""
+        return self.adapts and target_s < NO_TARGET_S
 
     def _limits(self, length: int, target_s: float) -> TargetLimits:
         if length not in self._least_s:
