@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from pliant.kernels.emit.isa import AVX512, Isa
+from pliant.kernels.emit.isa import Isa
 from pliant.kernels.runtime.compile_child import compile_assembly
 from tests.guards.generators import ROWS, cases
 
@@ -69,8 +69,8 @@ def hot_cases(isa: Isa) -> dict[str, Callable[[Isa], str]]:
 def found_spills(isa: Isa) -> dict[str, int]:
     """The most of any inner loop by "case, function", where there are some, in the code that is shipped.
 
-    Of the rows with AVX-512, a kernel whose text an earlier row has too is searched there. LLVM writes the
-    same loops for all of them but products of words, where it joins a multiplication and a sum with VNNI.
+    A kernel whose text an earlier row of the same family has too is searched there: LLVM writes the same
+    loops for all of them but products of words, where it joins a multiplication and a sum with VNNI.
     """
     found = dict[str, int]()
     earlier = {text for other in _earlier(isa) for text in _texts(other).values()}
@@ -95,6 +95,6 @@ def _texts(isa: Isa) -> dict[str, str]:
 
 
 def _earlier(isa: Isa) -> list[Isa]:
-    """The rows with AVX-512 and fewer features, where `isa` is one of them."""
-    rows = [row for row in ROWS.values() if row.cpu == AVX512.cpu]
-    return rows[: rows.index(isa)] if isa in rows else []
+    """The rows of the same family with fewer features."""
+    rows = [row for row in ROWS.values() if row.cpu == isa.cpu]
+    return rows[: rows.index(isa)]
