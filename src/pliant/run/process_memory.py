@@ -146,6 +146,10 @@ class MemoryBudget:
                 weakref.finalize(owner, self._forget, id(owner)).atexit = False
             self._reserved[id(owner)] = n_bytes
 
+    def room_for(self, owner: object) -> int:
+        """The most that `reserve_fixed` grants `owner`."""
+        return self.total_bytes - self.least_bytes + self._reserved.get(id(owner), 0)
+
     def reserve_fixed(self, owner: object, n_bytes: int) -> None:
         """`reserve` for an owner outside the division, for which sessions free weights.
 
@@ -154,7 +158,7 @@ class MemoryBudget:
         """
         with self.turns.lock:
             held = self._reserved.get(id(owner), 0)
-            self._require(n_bytes, self.total_bytes - self.least_bytes + held)
+            self._require(n_bytes, self.room_for(owner))
             if n_bytes - held > self.free_bytes:
                 self._apply(self._divided(self._demands(), n_bytes - held), None)
             self.reserve(owner, n_bytes)

@@ -215,8 +215,7 @@ class SubmodelRunner:
 
     def warm_again(self, short: TokenizedInput) -> None:
         """Repeat `warm_up`, if it was done before, after other plans replaced the warmed-up ones."""
-        # An engagement plans anew after every run: warming up would read and keep weights that no request
-        # needed.
+        # An engagement plans anew after every run: it would read and keep weights that no request needed.
         if self._is_warm and self.weights.keep_bytes is None:
             self.warm_up(short)
 
@@ -266,9 +265,7 @@ class SubmodelRunner:
             raise
 
     def give_way(self) -> None:
-        """Free half the preload buffer, top layers first; keep it if the target could not be met
-        otherwise.
-        """
+        """Free half the preload buffer, top layers first; keep it if the target cannot be met otherwise."""
         # The requested size may exceed the model's size.
         kept, keep_bytes = self.weights.preload_bytes, self.weights.keep_bytes
         held = min(self._plans.terms.preload_bytes or 0, kept)
@@ -280,9 +277,7 @@ class SubmodelRunner:
             self.weights.keep_bytes = min(keep_bytes, kept // 2)
 
     def engage(self, keep_bytes: int) -> None:
-        """Keep the weights that runs read, up to `keep_bytes`. Raises InputError inside another
-        engagement.
-        """
+        """Keep the weights that runs read, up to `keep_bytes`. Raises InputError inside another one."""
         if self.weights.keep_bytes is not None:
             raise InputError("this session is engaged already; leave that engagement before the next.")
         plan = self.bound(self.options.length, self.options.target_s).plan
@@ -347,6 +342,9 @@ class SubmodelRunner:
     def _replan(self, overhead: MemoryOverhead) -> None:
         is_split = self._fixed is None and self.options.memory_bytes is not None
         terms = split_memory(self.planner, self.options, overhead) if is_split else self.options
+        if self._shared is not None and terms.working_bytes is None:
+            room = self._shared.room_for(self) - overhead.total_bytes - (terms.preload_bytes or 0)
+            terms = replace(terms, working_bytes=max(room, BLOCK))
         plan, runs = self._planned(terms, overhead)
         keep_bytes, most = self.weights.keep_bytes, terms.memory_bytes
         if keep_bytes is not None and most is not None:  # weights kept by an engagement may be freed too
@@ -385,8 +383,8 @@ class SubmodelRunner:
         self._check_bound(kept)
         if self._shared is not None:
             self._shared.reserve_fixed(self, kept.total_bytes)
-            if terms.working_bytes is None:  # a shorter input's plan may want more than was reserved
-                terms = replace(terms, working_bytes=max(memory.working_bytes, BLOCK))
+            # A shorter input's plan may want more than was reserved.
+            terms = replace(terms, working_bytes=max(memory.working_bytes, BLOCK))
         if keep_bytes is None or terms.memory_bytes is None:
             return terms
         left = terms.memory_bytes - (kept.total_bytes - kept.working_bytes)
