@@ -257,7 +257,17 @@ def test_a_shorter_text_reads_no_more_at_once_than_was_reserved(elastic_session:
     options, profile = SessionOptions(NO_TARGET_S, 1000, 24, 1), replace(slow, layers=layers)
     with elastic_session(options, profile=profile) as session:
         ahead = session.plan_at(8, NO_TARGET_S).memory.working_bytes
-        assert ahead > session.plan_at(24, NO_TARGET_S).memory.working_bytes
+        needed = session.plan_at(24, NO_TARGET_S).memory
+        assert ahead > needed.working_bytes
     with MemoryBudget(10**8) as memory, elastic_session(options, profile=profile, memory=memory) as session:
         session.plan_at(8, NO_TARGET_S)
         assert session.memory.predicted_bytes <= memory.total_bytes - memory.free_bytes
+    little = needed.total_bytes - needed.working_bytes // 2
+    with MemoryBudget(little) as memory, elastic_session(options, profile=profile, memory=memory) as session:
+        assert session.memory.predicted_bytes <= little, "it reads less at once where there is less room"
+    with (
+        MemoryBudget(needed.fixed_bytes) as memory,
+        pytest.raises(BudgetError, match="all models share"),
+        elastic_session(options, profile=profile, memory=memory),
+    ):
+        pass

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
@@ -72,10 +73,8 @@ class SubmodelRunner:
         self.store, self.device, self.options = store, device, options
         self.planner = planner_of(store.manifest, device)
         self._shared, self._fixed, self._frees_first = shared, fixed, frees_first
-        self._is_warm = False
         self.dilation = device.dilation
-        self.is_steady = False
-        self.n_changes = 0
+        self._is_warm, self.is_steady, self.n_changes = False, False, 0
         self.levels_cache: dict[tuple[SessionOptions, int], list[Level]] = {}
         self.engine = Engine(
             store, n_threads=options.n_threads, cache=cache, tokens=options.length, compute=options.compute
@@ -215,7 +214,7 @@ class SubmodelRunner:
 
     def warm_again(self, short: TokenizedInput) -> None:
         """Repeat `warm_up`, if it was done before, after other plans replaced the warmed-up ones."""
-        # An engagement plans anew after every run: it would read and keep weights that no request needed.
+        # An engagement plans anew after every run: warming up would keep weights that no request needed.
         if self._is_warm and self.weights.keep_bytes is None:
             self.warm_up(short)
 
@@ -277,7 +276,7 @@ class SubmodelRunner:
             self.weights.keep_bytes = min(keep_bytes, kept // 2)
 
     def engage(self, keep_bytes: int) -> None:
-        """Keep the weights that runs read, up to `keep_bytes`. Raises InputError inside another one."""
+        """Keep the weights that runs read, up to `keep_bytes`. Raises InputError inside an engagement."""
         if self.weights.keep_bytes is not None:
             raise InputError("this session is engaged already; leave that engagement before the next.")
         plan = self.bound(self.options.length, self.options.target_s).plan
@@ -336,16 +335,17 @@ class SubmodelRunner:
         return self._shared is not None or self.options.memory_bytes is not None
 
     def _rest_host(self, since_s: float, most_s: float = inf) -> float:
-        emulated = self.lanes.emulated
-        return emulated.rest_host(self.lanes.own, since_s, self.dilation.compute, most_s)
+        return self.lanes.emulated.rest_host(self.lanes.own, since_s, self.dilation.compute, most_s)
 
     def _replan(self, overhead: MemoryOverhead) -> None:
         is_split = self._fixed is None and self.options.memory_bytes is not None
         terms = split_memory(self.planner, self.options, overhead) if is_split else self.options
-        if self._shared is not None and terms.working_bytes is None:
-            room = self._shared.room_for(self) - overhead.total_bytes - (terms.preload_bytes or 0)
-            terms = replace(terms, working_bytes=max(room, BLOCK))
         plan, runs = self._planned(terms, overhead)
+        lacking = 0 if self._shared is None else plan.memory.total_bytes - self._shared.room_for(self)
+        if lacking > 0:
+            with suppress(BudgetError, InputError):  # without such a plan, the budget says what is free
+                less = replace(terms, working_bytes=max(plan.memory.working_bytes - lacking, BLOCK))
+                (plan, runs), terms = self._planned(less, overhead), less
         keep_bytes, most = self.weights.keep_bytes, terms.memory_bytes
         if keep_bytes is not None and most is not None:  # weights kept by an engagement may be freed too
             keep_bytes = min(keep_bytes, most - plan.memory.total_bytes + plan.memory.preload_bytes)
