@@ -185,7 +185,7 @@ class _Bench:
             ends, planned = (segment_ends(one.program, one.spans) for one in (run, solved))
             margins.observe(solved.partition, planned[-2] - planned[0], ends[-2] - ends[0])
             after = self.rig.seen(solved)
-            if not reason_to_solve(solved.topology, after, (), {}, layer_s=partial(layer_seconds, solved)):
+            if not reason_to_solve(solved.topology, after, (), {}, 0, partial(layer_seconds, solved)):
                 continue
             seen, anew = predict(self.rig.source.spec, solved.partition, after), self._solve(after, margins)
             is_home = anew.partition.participants == (PRIMARY,)

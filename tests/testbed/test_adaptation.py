@@ -60,11 +60,13 @@ def _say(file: Path, text: object) -> None:
 def by_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Partitions are equal shares; the mode follows Hepti's rule. The world's noise moves nothing else.
 
-    Nor does it say whether a change pays: how long weights load is the machine's affair.
+    Nor does it say whether a change pays: how long weights load is the machine's affair. A drift of the times
+    is no reason to solve again: it would hide the memory's.
     """
     monkeypatch.setattr("pliant.api.open_cluster.make_chooser", lambda *asked: _by_memory)
     for module in ("adaptive_planner", "predict"):
         monkeypatch.setattr(f"pliant.cluster.lead.{module}.is_worthwhile", lambda *seconds: True)
+    monkeypatch.setattr("pliant.cluster.watch.adapt.THRESHOLD", float("inf"))
 
 
 @pytest.fixture

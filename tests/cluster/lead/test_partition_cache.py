@@ -15,6 +15,7 @@ from pliant.cluster.member.ready_plan import ReadyPlan
 from pliant.cluster.watch.adapt import Topology
 from pliant.ir.capability import Capability, Drift, Interface, Links
 from pliant.ir.partition import Partition, Share
+from pliant.plan.split.stage_graphs import whole_weight_bytes
 from tests.cluster.fakes import SyntheticSource
 from tests.plan.splits import bert, partition
 
@@ -89,12 +90,33 @@ def test_nothing_stands_once_it_may_be_another(found: PartitionCache) -> None:
     short = {**PICTURE.capabilities, "b": replace(DEVICE, free_bytes=1000)}
     for topology in (drifted(1.4), left, replace(PICTURE, capabilities=short)):
         assert searched(found, 40, topology)
+    assert searched(found, 40), "there is memory again"
     assert not searched(found, 40, drifted(3.0, kind="head"))  # no layer feels it
     assert searched(found, 31)
     assert searched(found, 51)
     assert searched(found, 40, now_s=60.0)
     found.clear()
     assert searched(found, 40)
+
+
+def test_memory_that_is_back_takes_a_search() -> None:
+    """No time tells of it: with the devices as quick as before, a run would stay with its tiles."""
+    known, whole = PartitionCache(lambda: 0.0), whole_weight_bytes(SPEC)
+    tiles = Partition("1d", "p", (Share("p", 0, 0), Share("a", 6, 24, 768), Share("b", 6, 16, 768)), 40)
+    searches = []
+
+    def search() -> Partition:
+        searches.append(tiles)
+        return tiles
+
+    def is_searched(share: float) -> bool:
+        b = replace(DEVICE, free_bytes=int(share * whole))
+        topology = replace(PICTURE, capabilities={**PICTURE.capabilities, "b": b})
+        before = len(searches)
+        known.get(SPEC, 40, topology, search)
+        return len(searches) > before
+
+    assert [is_searched(share) for share in (0.7, 0.8, 1.0, 2.0)] == [True, False, True, False]
 
 
 def test_searches_pause_while_what_was_found_does_about_as_well() -> None:

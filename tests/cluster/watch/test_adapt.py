@@ -43,8 +43,8 @@ def test_pictures_of_a_percent_apart_are_alike() -> None:
 
 def test_what_stays_as_it_was_is_not_solved_again() -> None:
     """Noise of a few percent must not move weights."""
-    assert reason_to_solve(topology(), topology(), ("p", "a"), NEED) is None
-    assert reason_to_solve(topology(), topology(a=slower(1.1)), ("p", "a"), NEED) is None
+    assert reason_to_solve(topology(), topology(), ("p", "a"), NEED, 0) is None
+    assert reason_to_solve(topology(), topology(a=slower(1.1)), ("p", "a"), NEED, 0) is None
 
 
 @pytest.mark.parametrize(
@@ -59,13 +59,13 @@ def test_what_stays_as_it_was_is_not_solved_again() -> None:
 )
 def test_what_changed_is_said(now: Topology, says: str) -> None:
     """Slower, faster, narrower, more, or with less memory."""
-    assert says in (reason_to_solve(topology(), now, ("p", "a"), NEED) or "")
+    assert says in (reason_to_solve(topology(), now, ("p", "a"), NEED, 0) or "")
 
 
 def test_who_left_is_said() -> None:
     """It takes part in the plan, so the plan cannot stay."""
     now = Topology({"p": DEVICE}, Links({"p": Interface(1e8, 1e8)}))
-    assert reason_to_solve(topology(), now, ("p", "a"), NEED) == "a left"
+    assert reason_to_solve(topology(), now, ("p", "a"), NEED, 0) == "a left"
 
 
 def test_drift_counts_both_ways() -> None:

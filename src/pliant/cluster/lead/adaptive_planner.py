@@ -24,10 +24,10 @@ from pliant.cluster.net.activation_coding import Coding, scale_links
 from pliant.cluster.watch import adapt
 from pliant.cluster.watch.adapt import Topology, is_alike, is_kept, is_worthwhile, reason_to_solve
 from pliant.cluster.watch.topology_tracker import TopologyTracker
-from pliant.ir.partition import Partition, Share
+from pliant.ir.partition import Partition
 from pliant.models.encoder.encoder_source import EncoderSource
 from pliant.models.encoder.encoder_spec import EncoderSpec
-from pliant.plan.split.stage_graphs import weight_bytes
+from pliant.plan.split.stage_graphs import weight_bytes, whole_weight_bytes
 
 _LOAD_BPS = 200e6  # assumed rate of loading and packing weights, until a worker has shown its own
 _KNOWN = 64  # plans of earlier runs that are remembered, beside those that are held
@@ -309,9 +309,8 @@ class AdaptivePlanner:
         loads = {name: (ready.loaded_bytes, ready.load_s) for name, ready in answers.items()}
         loads[self._primary.name] = held.runner.loaded.n_bytes, held.runner.loaded.seconds
         self._load_Bps |= {name: n / seconds for name, (n, seconds) in loads.items() if n and seconds > 0}
-        alone = Partition("ws", partition.primary, (Share(partition.primary, spec.n_heads, 1),), 1)
-        whole_bytes = weight_bytes(spec, alone)[partition.primary]
-        self._plans[held.number] = _PlanInputs(solved, weight_bytes(spec, partition), whole_bytes)
+        need, whole_bytes = weight_bytes(spec, partition), whole_weight_bytes(spec)
+        self._plans[held.number] = _PlanInputs(solved, need, whole_bytes)
         self._held.append(held)
         return held
 

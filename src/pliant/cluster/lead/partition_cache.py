@@ -10,7 +10,7 @@ from pliant.cluster.net.activation_coding import Coding
 from pliant.cluster.watch.adapt import Topology, find_overloaded, find_recovered, reason_to_solve
 from pliant.ir.partition import Partition
 from pliant.models.encoder.encoder_spec import EncoderSpec
-from pliant.plan.split.stage_graphs import weight_bytes
+from pliant.plan.split.stage_graphs import weight_bytes, whole_weight_bytes
 
 _NEAR = 1.25
 """Lengths that differ by a larger factor need their own search."""
@@ -28,6 +28,7 @@ class _CacheEntry:
     spec: EncoderSpec
     solved: Prediction
     need: Mapping[str, int]
+    whole_bytes: int
     found_s: float
 
     def is_near(self, tokens: int, now_s: float) -> bool:
@@ -44,7 +45,7 @@ class _CacheEntry:
         def felt_s(by: Topology) -> float:
             return self.solved.layer_s if by is before else layer_seconds(self.solved, by)
 
-        reason = reason_to_solve(before, topology, participants, self.need, layer_s=felt_s)
+        reason = reason_to_solve(before, topology, participants, self.need, self.whole_bytes, felt_s)
         return reason is None and not find_recovered(before, topology, participants)
 
     def is_acceptable(self, tokens: int, topology: Topology) -> bool:
@@ -91,10 +92,10 @@ class PartitionCache:
         """Return the latest for about so many tokens, with rows in proportion, or one by `search`.
 
         A new search is also made if it might give another result for `topology`: devices joined or left, are
-        slower, or are faster without a share, or have too little memory. While searches are paused and
-        `may_pause` is set, a partition that performs about as well as before is returned instead, for other
-        lengths too, and the result `is_due`. For a submodel, the result is the whole model's partition in
-        proportion, or one of its devices alone if that is predicted to be faster.
+        slower, or are faster without a share, or have too little memory, or have more that was too little.
+        While searches are paused and `may_pause` is set, a partition that performs about as well as before is
+        returned instead, for other lengths too, and the result `is_due`. For a submodel, the result is the
+        whole model's partition in proportion, or one of its devices alone if that is predicted to be faster.
         """
         now_s = self._clock()
         near = [one for one in reversed(self._found) if one.is_near(tokens, now_s)]
@@ -117,7 +118,8 @@ class PartitionCache:
             solved = predict(spec, partition, topology, coding)
         else:
             solved = self._derive_from_larger(spec, larger, tokens, topology, coding)
-        found = _CacheEntry(spec, solved, weight_bytes(spec, solved.partition), now_s)
+        need, whole_bytes = weight_bytes(spec, solved.partition), whole_weight_bytes(spec)
+        found = _CacheEntry(spec, solved, need, whole_bytes, now_s)
         self._found = (*self._found, found)[-_MOST:]
         return solved
 

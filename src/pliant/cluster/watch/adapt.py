@@ -103,7 +103,7 @@ def reason_to_solve(
     now: Topology,
     participants: Collection[str],
     need: Mapping[str, int],
-    whole_bytes: int = 0,
+    whole_bytes: int,
     layer_s: Callable[[Topology], float] | None = None,
 ) -> str | None:
     """Return the reason to solve the partition again, as text; None if there is none.
