@@ -51,17 +51,21 @@ def attainment(report: Report, lab: Lab, scenarios: Sequence[Scenario], seeds: s
         found = {way: lab.run(way, scenario)[0] for way in ways}
         best, most = decide_with_hindsight(scenario, known), bound(scenario, known)
         where = {"world": scenario.world, "seed": scenario.seed}
+        for way, records in found.items():
+            details.append(where | {"way": way} | _details(records, whole, best))
+        singles = [found[way] for way in SINGLES]
+        quickest_s = min(median_s(each, whole) for each in singles)
+        judged = {way: _verdict(found[way], singles, quickest_s, whole, best) for way in ROUTED}
+        for way, verdict in judged.items():
+            verdicts[way].append(verdict)
         rows.append(
             where
             | {"requests": len(scenario.requests)}
             | {f"{way} [%]": 100 * _share(records, whole) for way, records in found.items()}
             | {"oracle [%]": 100 * attained_share(best), "bound [%]": 100 * attained_share(most)}
+            | {f"{way}, of the best single way's time": verdict.time for way, verdict in judged.items()}
+            | {"oracle, of that time": median(d.seconds for d in best) / quickest_s}
         )
-        for way, records in found.items():
-            details.append(where | {"way": way} | _details(records, whole, best))
-        singles = [found[way] for way in SINGLES]
-        for way in ROUTED:
-            verdicts[way].append(_verdict(found[way], singles, whole, best))
     report.table(f"In time and at their floor, by world, {seeds} seeds", rows)
     report.table(f"Accuracy, time and shares of endpoints, by world, {seeds} seeds", details)
     for way, judged in verdicts.items():
@@ -81,9 +85,12 @@ class Verdict:
 
 
 def _verdict(
-    records: Sequence[Record], singles: Sequence[Sequence[Record]], whole: float, best: Sequence[Decision]
+    records: Sequence[Record],
+    singles: Sequence[Sequence[Record]],
+    quickest_s: float,
+    whole: float,
+    best: Sequence[Decision],
 ) -> Verdict:
-    quickest_s = min(median_s(each, whole) for each in singles)
     return Verdict(
         _share(records, whole),
         max(_share(each, whole) for each in singles),

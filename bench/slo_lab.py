@@ -29,7 +29,7 @@ from testbed import why_not
 FOLDER = ROOT / "bench" / "worlds"
 _ANY, KNOWN = "bed", "known"
 _JOB_SCENARIOS = 5
-"""Most scenarios of a job: few enough that jobs of one way fill the places that the others leave."""
+"""Most scenarios of a job: few enough that the ways share the machine under the same conditions."""
 Player = Callable[[Bed, Scenario, Ask, Texts], list[Record]]
 
 
@@ -101,10 +101,10 @@ class Lab:
 
 
 def jobs_of(ways: Sequence[str], scenarios: Sequence[Scenario]) -> list[Job]:
-    """Jobs of at most `_JOB_SCENARIOS` scenarios, all of a way before the next way's."""
+    """Jobs of at most `_JOB_SCENARIOS` scenarios, the ways in turn: each runs beside jobs of the others."""
     names = [(one.world, one.seed, one.duration_s) for one in scenarios]
     chunks = [tuple(names[i : i + _JOB_SCENARIOS]) for i in range(0, len(names), _JOB_SCENARIOS)]
-    return [Job(way, chunk) for way in ways for chunk in chunks]
+    return [Job(way, chunk) for chunk in chunks for way in ways]
 
 
 def _do(folder: Path, is_old_taken: bool, job: Job) -> None:
