@@ -44,7 +44,7 @@ class UnroutedNode:
         self.served, self.limits, self.clock = served, Limits(), time.monotonic
         self.identity, self.signature = Identity(served.identity), signature(served)
         self._admission = Admission(64)
-        self.metrics = Metrics(lambda: iter(()))
+        self.metrics = Metrics()
         self.model = ServedModel(served.name, "1")
 
     async def infer(self, call: InferCall) -> InferResponse:

@@ -55,15 +55,15 @@ def attainment(report: Report, lab: Lab, scenarios: Sequence[Scenario], seeds: s
             details.append(where | {"way": way} | _details(records, whole, best))
         singles = [found[way] for way in SINGLES]
         quickest_s = min(median_s(each, whole) for each in singles)
-        judged = {way: _verdict(found[way], singles, quickest_s, whole, best) for way in ROUTED}
-        for way, verdict in judged.items():
+        of = {way: _verdict(found[way], singles, quickest_s, whole, best) for way in ROUTED}
+        for way, verdict in of.items():
             verdicts[way].append(verdict)
         rows.append(
             where
             | {"requests": len(scenario.requests)}
             | {f"{way} [%]": 100 * _share(records, whole) for way, records in found.items()}
             | {"oracle [%]": 100 * attained_share(best), "bound [%]": 100 * attained_share(most)}
-            | {f"{way}, of the best single way's time": verdict.time for way, verdict in judged.items()}
+            | {f"{way}, of the best single way's time": verdict.time for way, verdict in of.items()}
             | {"oracle, of that time": median(d.seconds for d in best) / quickest_s}
         )
     report.table(f"In time and at their floor, by world, {seeds} seeds", rows)

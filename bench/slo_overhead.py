@@ -102,7 +102,7 @@ def _choices(report: Report, n_calls: int) -> None:
 
 def _dispatcher() -> Dispatcher:
     router = Router("me", RouterSettings(512))
-    metrics = Metrics(lambda: iter(()))
+    metrics = Metrics()
     here = {}
     for name, whole_s in ((LOCAL, 0.02), (CLUSTER, 0.012)):
         if name != LOCAL:
