@@ -22,7 +22,7 @@ from typing import Any
 
 import checkout  # noqa: F401 - research and testbed lie there
 from report import ROOT, Report, options
-from research.deadline_oracle import Decision, attained_share, bound, decide_with_hindsight
+from research.deadline_oracle import Decision, attained_share, bound, decide_with_hindsight, quickest
 from research.deadline_world import Scenario, read_seeds
 from slo_ablation import ablation
 from slo_faults import faults
@@ -64,7 +64,10 @@ def attainment(report: Report, lab: Lab, scenarios: Sequence[Scenario], seeds: s
             | {f"{way} [%]": 100 * _share(records, whole) for way, records in found.items()}
             | {"oracle [%]": 100 * attained_share(best), "bound [%]": 100 * attained_share(most)}
             | {f"{way}, of the best single way's time": verdict.time for way, verdict in of.items()}
-            | {"oracle, of that time": median(d.seconds for d in best) / quickest_s}
+            | {
+                f"{name}, of that time": median(d.seconds for d in decisions) / quickest_s
+                for name, decisions in (("oracle", best), ("no queue", quickest(scenario, known)))
+            }
         )
     report.table(f"In time and at their floor, by world, {seeds} seeds", rows)
     report.table(f"Accuracy, time and shares of endpoints, by world, {seeds} seeds", details)

@@ -2,12 +2,13 @@
 it.
 
 `bound` gives every request the most accurate answer that one way could give in time, as if there were no
-other requests: an upper bound of attainment and accuracy. `decide_with_hindsight` models queues, one request
+other requests: an upper bound of attainment and accuracy. `quickest` gives it the quickest answer at its
+floor: a lower bound of the time. `decide_with_hindsight` models queues, one request
 after the other at each way, and improves its choices with hindsight until no change helps: the result of a
 router that knew the whole world. Nothing is estimated or measured.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
@@ -105,11 +106,25 @@ class _Option:
 
 
 def bound(scenario: Scenario, known: OracleInputs, ways: Collection[Way] = WAYS) -> list[Decision]:
-    """The best decision for each request alone, by any of `ways`."""
+    """The most accurate decision for each request alone, by any of `ways`; of equal ones the quickest."""
+    return _alone(scenario, known, ways, lambda o: (o.accuracy, -o.away_s - o.work_s))
+
+
+def quickest(scenario: Scenario, known: OracleInputs, ways: Collection[Way] = WAYS) -> list[Decision]:
+    """The quickest decision at its floor for each request alone: the least times of any router."""
+    return _alone(scenario, known, ways, lambda o: (-o.away_s - o.work_s, o.accuracy))
+
+
+def _alone(
+    scenario: Scenario,
+    known: OracleInputs,
+    ways: Collection[Way],
+    worth: Callable[[_Option], tuple[float, float]],
+) -> list[Decision]:
+    """The option of the highest `worth` of each request, as if there were no others."""
     found = []
     for request in scenario.requests:
-        options = _options(scenario, known, request, ways)
-        best = max(options, key=lambda o: (o.accuracy, -o.away_s - o.work_s), default=None)
+        best = max(_options(scenario, known, request, ways), key=worth, default=None)
         found.append(
             Decision(None) if best is None else Decision(best.way, best.accuracy, best.away_s + best.work_s)
         )
