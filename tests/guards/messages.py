@@ -127,7 +127,7 @@ CONTROL = (
     StatusReply(_STATUS),
 )
 """Every kind of control message, with a value in every field."""
-_NOTE = Note(1.5, 10**9, {"attend": 0.125}, {"b": (4096, 0.25)})
+_NOTE = Note(1.5, 10**9, {"attend": 0.125}, {"b": (4096, 0.25)}, {"b": 2})
 _PAYLOAD = np.arange(10, dtype=np.uint8)
 _ROWS = np.array([[1.0, -0.5, 0.0], [0.25, 2.0, -2.0]], np.float32)
 _CURVE = Curve(((0, 0.01), (100, 0.11)))
@@ -186,6 +186,7 @@ FORMER: Mapping[str, Mapping[str, tuple[Callable[[bytes], Any], Any]]] = {
             ),
         ),
         "node identity": (lambda data: _identity(data), Identity("0a1b", "0.1.0", 2)),
+        "cluster note": (lambda data: decode_note(data, "x"), msgspec.structs.replace(_NOTE, n_arrived={})),
         **more,
     }
     for version, more in {

@@ -10,8 +10,14 @@ from pliant.errors import PeerProtocolError
 
 def test_fields_that_are_not_known_here_are_ignored() -> None:
     """A neighbouring version may append fields."""
-    note = Note(1.0, 5, {"attend": 0.1})
+    note = Note(1.0, 5, {"attend": 0.1}, {"a": (8, 0.5)}, {"a": 2})
     fields = [*msgspec.msgpack.decode(encode_note(note)), {"new": 1}]
+    assert decode_note(msgspec.msgpack.encode(fields), "b") == note
+
+
+def test_an_earlier_release_sends_no_number_of_messages() -> None:
+    note = Note(1.0, 5, {"attend": 0.1}, {"a": (8, 0.5)})
+    fields = msgspec.msgpack.decode(encode_note(note))[:4]
     assert decode_note(msgspec.msgpack.encode(fields), "b") == note
 
 
@@ -24,7 +30,13 @@ def test_a_note_fits_its_limit_or_leaves_out_the_links() -> None:
 
 
 @pytest.mark.parametrize(
-    "note", [Note(0.0, -1, {}), Note(0.0, 1, {"a": float("nan")}), Note(0.0, 1, {"a": -1})]
+    "note",
+    [
+        Note(0.0, -1, {}),
+        Note(0.0, 1, {"a": float("nan")}),
+        Note(0.0, 1, {"a": -1}),
+        Note(0.0, 1, {}, {}, {"a": -1}),
+    ],
 )
 def test_a_note_that_cannot_be_true_is_refused(note: Note) -> None:
     """Plans are made of these numbers."""

@@ -78,6 +78,19 @@ def test_clocks_that_differ_are_set_off() -> None:
     assert found["a", "p"] == pytest.approx(1.0, rel=1e-3)
 
 
+@pytest.mark.parametrize("lead_s", [500.0, -500.0])
+def test_clocks_that_differ_are_set_off_in_every_message(lead_s: float) -> None:
+    """The time of a segment's messages is a sum, and the clocks differ in each of its terms."""
+    plan = solved()
+    sums = {"a": 1000 * plan.byte_s["a", "p"] - 2 * lead_s}, {"p": 1000 * plan.byte_s["p", "a"] + 2 * lead_s}
+    notes = {
+        dst: Note(0.0, 0, {}, {src: (1000, seconds) for src, seconds in one.items()}, dict.fromkeys(one, 2))
+        for dst, one in zip("pa", sums, strict=True)
+    }
+    found = link_ratios(plan, plan.topology.links, notes, {"a": lead_s})
+    assert found == pytest.approx({("a", "p"): 1.0, ("p", "a"): 1.0}, rel=1e-3)
+
+
 def test_who_is_gone_says_nothing_about_links() -> None:
     """Its last note may still lie here."""
     plan = solved()

@@ -289,14 +289,16 @@ class Note(msgspec.Struct, frozen=True, array_like=True):
     """Metadata of an exchange: send time (sender's clock), free memory, and times of this segment.
 
     `compute_s` holds the seconds of each kind of stage that the sender has run in this segment. `arrived`
-    holds, per member, the bytes received from it and the seconds from send (its clock) to arrival (the
-    sender's clock).
+    holds, per member, the bytes received from it and the sum over its messages of the seconds from send (its
+    clock) to arrival (the sender's clock). `n_arrived` holds the number of these messages; older releases
+    omit it.
     """
 
     sent_s: float
     free_bytes: int
     compute_s: dict[str, float]
     arrived: dict[str, tuple[int, float]] = {}
+    n_arrived: dict[str, int] = {}
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -318,6 +320,7 @@ def decode_note(data: bytes, peer: str) -> Note:
     except msgspec.DecodeError as error:
         raise PeerProtocolError(f"{peer} sent an invalid note: {error}", peer) from error
     amounts = (note.free_bytes, *note.compute_s.values(), *(n for n, _ in note.arrived.values()))
+    amounts += (*note.n_arrived.values(),)
     seconds = [s for _, s in note.arrived.values()]
     if not (all(0 <= amount < float("inf") for amount in amounts) and all(map(isfinite, seconds))):
         raise PeerProtocolError(f"{peer} claims amounts that cannot be: {note}.", peer)

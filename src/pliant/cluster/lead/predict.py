@@ -88,7 +88,8 @@ def link_ratios(
 ) -> dict[tuple[str, str], float]:
     """Return the ratio of observed to expected transfer time of each pair, with `links` as known now.
 
-    `solved` holds the expected time per byte for its own links, `offsets_s` the lead of each member's clock.
+    `solved` holds the expected time per byte for its own links, `offsets_s` the lead of each member's clock,
+    which is in the time of each message; a note without their number counts as of one.
     One observation is limited to a factor of MOST_AT_ONCE: a stall does not mean a slow link.
     """
     then, found = solved.topology.links, {}
@@ -98,7 +99,8 @@ def link_ratios(
                 continue
             moved = then.link(src, dst).bandwidth_Bps / links.link(src, dst).bandwidth_Bps
             predicted_s = n_bytes * solved.byte_s[src, dst] * moved
-            took_s = seconds - offsets_s.get(dst, 0.0) + offsets_s.get(src, 0.0)
+            ahead_s = offsets_s.get(dst, 0.0) - offsets_s.get(src, 0.0)
+            took_s = seconds - note.n_arrived.get(src, 1) * ahead_s
             if predicted_s > 0 and took_s > 0:
                 found[src, dst] = min(max(took_s / predicted_s, 1 / MOST_AT_ONCE), MOST_AT_ONCE)
     return found

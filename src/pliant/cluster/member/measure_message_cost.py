@@ -69,7 +69,7 @@ def _once(
     def send() -> None:
         sleep(_NAP_S)
         start_s = clock()
-        note = encode_note(Note(start_s, n_bytes, {"rest": 1.0}, {_HERE: (n_bytes, 1.0)}))
+        note = encode_note(Note(start_s, n_bytes, {"rest": 1.0}, {_HERE: (n_bytes, 1.0)}, {_HERE: 1}))
         comm.send(_HERE, tag, values, note)
         sent_s.append(clock() - start_s)
 

@@ -94,6 +94,7 @@ class RunExecutor:
     _first: int = 0
     _compute_s: dict[str, float] = field(default_factory=dict)
     _arrived: dict[str, tuple[int, float]] = field(default_factory=dict)
+    _n_arrived: dict[str, int] = field(default_factory=dict)
     _free_bytes: int = 0
     _free_until_s: float = -inf
     _spans: list[StepSpan] = field(default_factory=list)
@@ -146,7 +147,8 @@ class RunExecutor:
         if now_s >= self._free_until_s:
             self._free_bytes = self.free_bytes()
             self._free_until_s, now_s = now_s + FREE_S, clock()
-        return Note(now_s, self._free_bytes, dict(self._compute_s), dict(self._arrived))
+        arrived, n_arrived = dict(self._arrived), dict(self._n_arrived)
+        return Note(now_s, self._free_bytes, dict(self._compute_s), arrived, n_arrived)
 
     def take_spans(self) -> tuple[StepSpan, ...]:
         """Return every step that ran since the last call, on this member's clock."""
@@ -155,7 +157,7 @@ class RunExecutor:
 
     def _begin(self, task: SegmentTask) -> Segment:
         self._task = task
-        self._compute_s, self._arrived = {}, {}
+        self._compute_s, self._arrived, self._n_arrived = {}, {}, {}
         return task.own.segment
 
     def _compute(self, step: int, work: Compute) -> None:
@@ -194,6 +196,7 @@ class RunExecutor:
         said = decode_note(arrival.note, work.src)
         before, seconds = self._arrived.get(work.src, (0, 0.0))
         self._arrived[work.src] = before + n_bytes, seconds + end_s - said.sent_s
+        self._n_arrived[work.src] = self._n_arrived.get(work.src, 0) + 1
         self.on_note(work.src, said)
         return end_s
 
