@@ -3,7 +3,6 @@
 Decides with `adapt` on the topology; solves with a given function; lets `Primary` have plans held ready.
 """
 
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
@@ -16,6 +15,7 @@ from pliant.cluster.lead.choose_partition import PartitionChooser
 from pliant.cluster.lead.lead_run import Pause
 from pliant.cluster.lead.partition_cache import PartitionCache
 from pliant.cluster.lead.plan_distribution import PlanNotReadyError, select_recent
+from pliant.cluster.lead.plan_memory import fits, new_bytes
 from pliant.cluster.lead.predict import Prediction, is_search_futile, layer_seconds, repredict
 from pliant.cluster.lead.primary import Primary
 from pliant.cluster.member.ready_plan import ReadyPlan
@@ -297,7 +297,7 @@ class AdaptivePlanner:
 
         Raises PlanNotReadyError naming members that cannot.
         """
-        if self._fits(source, solved, self._held):
+        if fits(source, solved, self._held):
             return self._prepare(source, solved)
         return self._prepare(source, solved, is_in_place=True)
 
@@ -342,7 +342,7 @@ class AdaptivePlanner:
         x_s = solved.topology.links.link(self._primary.name, self._primary.name).seconds(
             4 * tokens * spec.hidden * len(set(solved.partition.participants) - set(participants))
         )
-        is_beside = self._fits(source, solved, [current])
+        is_beside = fits(source, solved, [current])
         load_s = self._load_s(source, solved.partition)
         times = (load_s, x_s) if is_beside else (0.0, x_s + load_s)
         must = adapt.find_overloaded(plan.need, solved.topology)
@@ -351,7 +351,7 @@ class AdaptivePlanner:
             return None
         if not is_beside:
             return _PlanChange(solved, reason, None)
-        if not self._fits(source, solved, self._held):
+        if not fits(source, solved, self._held):
             self._forget([current])
         try:
             return _PlanChange(solved, reason, self._prepare(source, solved))
@@ -369,25 +369,9 @@ class AdaptivePlanner:
             self._plans[current.number] = replace(plan, solved=now)
         return found
 
-    def _fits(self, source: EncoderSource, solved: Prediction, beside: Collection[ReadyPlan]) -> bool:
-        """Return whether every device has memory for the plan and for those `beside` it."""
-        models = {held.source.identity: held.source for held in beside} | {source.identity: source}
-        together: Counter[str] = Counter()
-        for identity, one in models.items():
-            partitions = [held.partition for held in beside if held.source.identity == identity]
-            partitions += [solved.partition] if identity == source.identity else []
-            together.update(weight_bytes(one.spec, *partitions))
-        return not adapt.find_overloaded(together, solved.topology)
-
     def _load_s(self, source: EncoderSource, partition: Partition) -> float:
-        new = self._new_bytes(source, partition)
+        new = new_bytes(source, partition, self._held)
         return max(n / self._load_Bps.get(name, _LOAD_BPS) for name, n in new.items())
-
-    def _new_bytes(self, source: EncoderSource, partition: Partition) -> dict[str, int]:
-        """Return the bytes of weights that each device must load for a partition."""
-        held = [one.partition for one in self._held if one.source.identity == source.identity]
-        before, after = weight_bytes(source.spec, *held), weight_bytes(source.spec, *held, partition)
-        return {name: after[name] - before.get(name, 0) for name in partition.devices}
 
     def _take_pending(self) -> _PlanChange | None:
         pending, self._pending = self._pending, None
