@@ -1,11 +1,13 @@
 """Which plan a run begins with, and when a better one is searched."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
 from pliant.cluster.lead.adaptive_planner import AdaptivePlanner
+from pliant.ir.capability import Capability
 from pliant.ir.partition import Partition, Share
 from pliant.models.encoder.encoder_spec import EncoderSpec
 from tests.cluster.fakes import FakeCluster
@@ -25,6 +27,72 @@ class Searches:
         self.now_s += 0.02
         self.lengths.append(tokens)
         return Partition("ws", "p", (Share("p", spec.n_heads, tokens),), tokens)
+
+
+def split(spec: EncoderSpec, tokens: int, devices: Collection[str]) -> Partition:
+    """A partition over `p` and `a` in halves, or `p` alone."""
+    if "a" not in devices:
+        return Partition("ws", "p", (Share("p", spec.n_heads, tokens),), tokens)
+    heads, rows = spec.n_heads // 2, tokens // 2
+    shares = Share("p", heads, rows), Share("a", spec.n_heads - heads, tokens - rows)
+    return Partition("ws", "p", shares, tokens)
+
+
+@pytest.fixture
+def slow_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Devices on which a layer takes much longer than its exchanges."""
+    device = Capability(1.0, 1e6, 1 << 40)
+    monkeypatch.setattr("pliant.cluster.watch.topology_tracker.UNKNOWN", device)
+
+
+@pytest.mark.usefixtures("slow_devices")
+def test_a_change_that_does_not_pay_inside_a_run_is_made_for_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its weights would have loaded for longer than the run's last layers took: no later run had it."""
+    monkeypatch.setattr("pliant.cluster.lead.adaptive_planner._LOAD_BPS", 1.0)
+    searches = Searches()
+
+    def choose(spec: EncoderSpec, tokens: int, devices: Collection[str], *_: Any) -> Partition:
+        searches.choose(spec, tokens)
+        return split(spec, tokens, devices)
+
+    with FakeCluster() as cluster:
+        monkeypatch.setattr(cluster.primary, "clock", searches.clock)
+        with AdaptivePlanner(cluster.primary, lambda: 10**9, choose) as planner:
+            alone = planner.begin(cluster.source, 8, ())
+            assert alone.partition.participants == ("p",)
+            cluster.add("a")
+            cluster.primary.wait_for(1, 10.0)
+            assert planner.next_plan(2, alone, alone, {}) is alone
+            planner.wait_for_solution()
+            assert planner.next_plan(3, alone, alone, {}) is alone, "loading takes longer"
+            assert len(searches.lengths) == 2
+            searches.now_s += 5.0
+            assert planner.begin(cluster.source, 8, ()).partition.participants == ("p", "a")
+
+
+@pytest.mark.usefixtures("slow_devices")
+def test_held_plans_are_reconsidered_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cache was cleared, but a plan that was held was not compared with a new one."""
+    searches, is_shared = Searches(), False
+
+    def choose(spec: EncoderSpec, tokens: int, devices: Collection[str], *_: Any) -> Partition:
+        alone = searches.choose(spec, tokens)
+        return split(spec, tokens, devices) if is_shared else alone
+
+    with FakeCluster() as cluster:
+        cluster.add("a")
+        cluster.primary.wait_for(1, 10.0)
+        monkeypatch.setattr(cluster.primary, "clock", searches.clock)
+        with AdaptivePlanner(cluster.primary, lambda: 10**9, choose) as planner:
+            alone = planner.begin(cluster.source, 8, ())
+            is_shared = True  # as after a split that was slow once
+            assert planner.begin(cluster.source, 8, ()) is alone
+            assert not planner.reconsider()
+            assert planner.begin(cluster.source, 8, ()).partition.participants == ("p", "a")
+            planner.begin(cluster.source, 8, ())
+            assert len(searches.lengths) == 2
 
 
 def test_a_postponed_search_is_made_once_after_the_pause(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,13 +16,13 @@ from pliant.cluster.lead.lead_run import Pause
 from pliant.cluster.lead.partition_cache import PartitionCache
 from pliant.cluster.lead.plan_distribution import PlanNotReadyError, select_recent
 from pliant.cluster.lead.plan_memory import fits, new_bytes
-from pliant.cluster.lead.predict import Prediction, is_search_futile, layer_seconds, repredict
+from pliant.cluster.lead.predict import Prediction, is_next, is_search_futile, layer_seconds, repredict
 from pliant.cluster.lead.primary import Primary
 from pliant.cluster.member.ready_plan import ReadyPlan
 from pliant.cluster.member.worker import OnEvent
 from pliant.cluster.net.activation_coding import Coding, scale_links
 from pliant.cluster.watch import adapt
-from pliant.cluster.watch.adapt import Topology, is_alike, is_kept, is_worthwhile, reason_to_solve
+from pliant.cluster.watch.adapt import Topology, is_alike, is_worthwhile, reason_to_solve
 from pliant.cluster.watch.topology_tracker import TopologyTracker
 from pliant.ir.partition import Partition
 from pliant.models.encoder.encoder_source import EncoderSource
@@ -211,8 +211,12 @@ class AdaptivePlanner:
         return self._known.newcomers(source)
 
     def reconsider(self) -> bool:
-        """Use devices again that were excluded as slow; return whether there are any."""
+        """Use devices again that were excluded as slow, and search anew for plans that are held; return
+        whether there are any such devices.
+        """
         self._found.clear()
+        for number, plan in list(self._plans.items()):
+            self._plans[number] = replace(plan, solved=replace(plan.solved, is_due=True))
         return self._known.reconsider()
 
     def forget(self, source: EncoderSource) -> None:
@@ -285,8 +289,7 @@ class AdaptivePlanner:
                     return None
                 now = repredict(plan.solved, anew.topology)
                 tight = adapt.find_overloaded(plan.need, anew.topology)
-                is_home = anew.partition.participants == (self._primary.name,)
-                if not tight and is_kept(now.layer_s, anew.layer_s, is_home=is_home):
+                if not tight and not is_next(now, anew):
                     self._plans[held.number] = replace(plan, solved=replace(now, is_due=anew.is_due))
                     return held
                 return None
@@ -347,7 +350,7 @@ class AdaptivePlanner:
         times = (load_s, x_s) if is_beside else (0.0, x_s + load_s)
         must = adapt.find_overloaded(plan.need, solved.topology)
         if not must and not is_worthwhile(now.layer_s, solved.layer_s, n_layers, *times):
-            self._plans[current.number] = replace(plan, solved=replace(now, is_due=False))
+            self._plans[current.number] = replace(plan, solved=replace(now, is_due=is_next(now, solved)))
             return None
         if not is_beside:
             return _PlanChange(solved, reason, None)

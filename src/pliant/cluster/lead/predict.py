@@ -7,7 +7,7 @@ from functools import cached_property
 from pliant.cluster.control.messages import Note
 from pliant.cluster.member.ready_plan import lower_partition
 from pliant.cluster.net.activation_coding import Coding, scale_links
-from pliant.cluster.watch.adapt import Topology, is_worthwhile
+from pliant.cluster.watch.adapt import Topology, is_kept, is_worthwhile
 from pliant.ir.capability import ClusterCost, Links
 from pliant.ir.cost import Span, latency, simulate
 from pliant.ir.partition import Partition
@@ -81,6 +81,15 @@ def is_search_futile(spec: EncoderSpec, solved: Prediction, n_layers: int, codin
     links = scale_links(solved.topology.links, coding)
     least_s = layer_bound_s(pose(spec, partition.tokens, devices, links, partition.primary))
     return not is_worthwhile(solved.layer_s, least_s, n_layers, 0.0, 0.0)
+
+
+def is_next(now: Prediction, new: Prediction) -> bool:
+    """Return whether the next run takes the plan of `new` in place of that of `now`.
+
+    Both are predicted by one topology; the weights of `new` may load before that run.
+    """
+    is_home = new.partition.participants == (new.partition.primary,)
+    return not is_kept(now.layer_s, new.layer_s, is_home=is_home)
 
 
 def link_ratios(
