@@ -1,8 +1,10 @@
 """`pliant.open` and what stands behind it."""
 
+import errno
 import gc
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -15,11 +17,12 @@ import pytest
 import pliant
 from pliant.api import open_elastic as api
 from pliant.api.resolve import resolve, shipped_models
-from pliant.errors import BudgetError, InputError, ModelError
+from pliant.errors import BudgetError, InputError, ModelError, StoreError
 from pliant.ir.device import DeviceProfile
 from pliant.models.hf.checkpoint import open_checkpoint
 from pliant.profile.measure_device import ProfileProgress
 from pliant.run.process_memory import MemoryBudget
+from pliant.store import atomic_directory
 from tests.run.conftest import paper_profile
 
 
@@ -165,8 +168,6 @@ def test_a_model_that_changed_is_packed_again(
     tiny_model: Callable[..., Path], cache: Path, tmp_path: Path
 ) -> None:
     """A directory fine-tuned further under the same name must not answer with its old weights."""
-    import shutil
-
     copy = tmp_path / "m"
     shutil.copytree(tiny_model("bert"), copy)
     with api.open_packed_store(resolve(copy), cache) as store:
@@ -184,6 +185,34 @@ def test_a_cut_store_in_the_cache_is_packed_again(model: Path, tmp_path: Path) -
     file.write_bytes(file.read_bytes()[:-1])
     with api.open_packed_store(resolve(model), tmp_path) as store:
         assert store.manifest.n_bytes > 0
+
+
+def test_two_threads_pack_a_model_once(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node opens its models on several threads; the second waits for the first one's store."""
+    at_packing, open_model, told = threading.Event(), api.open_checkpoint, []
+    paths: list[Path] = []
+
+    def opened(directory: Path) -> object:
+        if threading.current_thread() is second:
+            at_packing.set()
+        return open_model(directory)
+
+    def open_second() -> None:
+        with api.open_packed_store(resolve(model), tmp_path, lambda *what: told.append(what)) as store:
+            paths.append(store.path)
+
+    def start_second(*_: object) -> None:
+        if not at_packing.is_set():
+            second.start()
+            at_packing.wait()
+
+    second = threading.Thread(target=open_second)
+    monkeypatch.setattr(api, "open_checkpoint", opened)
+    with api.open_packed_store(resolve(model), tmp_path, start_second) as store:
+        second.join()
+        assert paths == [store.path]
+    assert told == []
+    assert list((tmp_path / "stores").iterdir()) == paths
 
 
 def test_a_store_given_by_name_is_used_where_it_lies(model: Path, cache: Path, tmp_path: Path) -> None:
@@ -241,8 +270,6 @@ def test_the_shipped_model_is_found_by_name() -> None:
 
 def test_a_directory_may_bring_its_importance(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
     """The shipped model does: its plans raise the shards that matter from the first run on."""
-    import shutil
-
     copy = tmp_path / "m"
     shutil.copytree(tiny_model("bert"), copy)
     (copy / "importance.json").write_text("[[1, 2, 3, 4], [0.5, 0, 0, 0]]")
@@ -255,8 +282,6 @@ def test_a_directory_may_bring_its_importance(tiny_model: Callable[..., Path], t
 
 def test_a_directory_may_bring_its_accuracy(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
     """The shipped model does: its plans choose the most accurate submodel from the first run on."""
-    import shutil
-
     copy = tmp_path / "m"
     shutil.copytree(tiny_model("bert"), copy)
     entry = '{"n": 2, "m": 4, "bits": %d, "accuracy": 0.75, "log_likelihood": -0.5}'
@@ -268,6 +293,31 @@ def test_a_directory_may_bring_its_accuracy(tiny_model: Callable[..., Path], tmp
         (copy / "accuracy.json").write_text(text)
         with pytest.raises(InputError, match=r"accuracy\.json is not a table of accuracy"):
             api.open_packed_store(resolve(copy), tmp_path / "cache")
+
+
+def test_a_store_is_never_kept_without_its_accuracy(
+    tiny_model: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An open that ended right after the store had its name: the next one must not use half of it."""
+    copy = tmp_path / "m"
+    shutil.copytree(tiny_model("bert"), copy)
+    entry = '{"n": 2, "m": 4, "bits": 6, "accuracy": 0.75, "log_likelihood": -0.5}'
+    (copy / "accuracy.json").write_text(f'{{"n_examples": 8, "entries": [{entry}]}}')
+    (copy / "importance.json").write_text("[[1, 2, 3, 4], [0.5, 0, 0, 0]]")
+    sync = atomic_directory.sync_directory
+
+    def sync_or_fail(directory: Path) -> None:
+        if directory.name == "stores":  # the store has its name already
+            raise OSError(errno.ENOSPC, "No space left on device")
+        sync(directory)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(atomic_directory, "sync_directory", sync_or_fail)
+        with pytest.raises(StoreError, match="No space"):
+            api.open_packed_store(resolve(copy), tmp_path / "cache")
+    with api.open_packed_store(resolve(copy), tmp_path / "cache") as store:
+        assert store.manifest.accuracy is not None
+        assert store.manifest.importance is not None
 
 
 def test_the_shipped_models_accuracy_covers_every_submodel() -> None:

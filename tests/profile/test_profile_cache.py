@@ -126,6 +126,21 @@ def test_profiles_of_other_layers_tell_nothing_of_rates_between(tmp_path: Path) 
     assert interpolate_profile(profile_path(*about, 2e9), 2e9) is None
 
 
+def test_two_threads_keep_one_profile_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has its own file until it is renamed, so neither fails."""
+    path, rename = tmp_path / "p.json", Path.replace
+    others = [path]
+
+    def rename_after_another(temporary: Path, target: Path) -> Path:
+        if others:
+            save_profile(others.pop(), replace(PROFILE, cpu="Slow CPU"))
+        return rename(temporary, target)
+
+    monkeypatch.setattr(Path, "replace", rename_after_another)
+    assert load_profile(save_profile(path, PROFILE)) == PROFILE
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     """The user is told where, and that nothing else is left there."""
     (tmp_path / "file").write_text("")

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -18,7 +19,7 @@ import pytest
 from pliant.errors import ModelError, StoreError
 from pliant.ir.program import FULL
 from pliant.models.hf.checkpoint import open_checkpoint
-from pliant.store.build import build, layer_layout
+from pliant.store.build import BuildProgress, build, layer_layout
 from pliant.store.manifest import VERSION
 from pliant.store.read import SliceRun, open_store
 from pliant.store.store_files import verify
@@ -289,6 +290,49 @@ def test_a_store_set_aside_by_a_killed_overwrite_comes_back(model: Path, store: 
     with pytest.raises(StoreError, match="exists"):
         build(open_checkpoint(model), store)
     read_all(store)
+
+
+def test_a_builder_spares_the_store_that_another_thread_is_building(model: Path, tmp_path: Path) -> None:
+    """Both have one process number, as the first process of every container has."""
+    checkpoint, out = open_checkpoint(model), tmp_path / "store"
+    others: list[threading.Thread] = []
+
+    def build_beside(_: BuildProgress) -> None:
+        if not others:
+            others.append(threading.Thread(target=build, args=(checkpoint, out)))
+            others[0].start()
+            others[0].join()
+
+    build(checkpoint, out, on_progress=build_beside)
+    read_all(out)
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def test_a_builder_spares_the_store_that_another_process_is_building(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process of another container, which this one cannot see, and whose number says nothing."""
+
+    def unseen(*_: object) -> None:
+        raise ProcessLookupError
+
+    out = tmp_path / "store"
+    child = subprocess.Popen(
+        [sys.executable, "-c", BUILD, str(model), str(out), "1"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    with child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"reached\n"
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "kill", unseen)
+            build(open_checkpoint(model), out)
+        read_all(out)
+        child.communicate()
+    assert child.returncode == 0
+    read_all(out)
+    assert list(tmp_path.iterdir()) == [out]
 
 
 def test_a_failed_overwrite_keeps_the_old_store(model: Path, store: Path) -> None:

@@ -7,7 +7,8 @@ the cache.
 import shutil
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
@@ -45,7 +46,8 @@ from pliant.run.submodel.plans.submodel_planner import SessionOptions, planner_o
 from pliant.settings import cache_folder
 from pliant.store.build import BuildProgress, build
 from pliant.store.coding.quantize import Quantizer
-from pliant.store.manifest import AccuracyTable, put_accuracy, put_importance
+from pliant.store.file_lock import lock_file
+from pliant.store.manifest import AccuracyTable
 from pliant.store.read import Store, open_store
 from pliant.system import cpu_pressure
 
@@ -192,23 +194,53 @@ def open_packed_store(
     directory, quantizer = model.path, quantizer or "lloyd"
     name = _packed_name(directory)
     packed = cache / "stores" / (name if quantizer == "lloyd" else f"{name}-{quantizer}")
-    if packed.exists():
-        try:
-            return open_store(packed)
-        except StoreError:
-            shutil.rmtree(packed, ignore_errors=True)
+    store = _open_whole(packed)
+    if store is not None:
+        return store
 
     def on_build(progress: BuildProgress) -> None:
         on_progress(f"packing {directory.name}: {progress.what}", progress.done, progress.total)
 
     checkpoint = open_checkpoint(directory)
     importance, accuracy = read_measurements(directory, checkpoint.spec)
-    build(checkpoint, packed, quantizer, on_progress=on_build, overwrite=True)
-    if importance is not None:
-        put_importance(packed, importance)
-    if accuracy is not None and quantizer == "lloyd":  # what was measured at other codes says nothing here
-        put_accuracy(packed, accuracy)
-    return open_store(packed)
+    if quantizer != "lloyd":  # what was measured at other codes says nothing here
+        accuracy = None
+    with _packing(packed):
+        store = _open_whole(packed)  # another thread or process may have packed it meanwhile
+        if store is not None:
+            return store
+        shutil.rmtree(packed, ignore_errors=True)
+        build(
+            checkpoint,
+            packed,
+            quantizer,
+            importance=importance,
+            accuracy=accuracy,
+            on_progress=on_build,
+            overwrite=True,
+        )
+        return open_store(packed)
+
+
+def _open_whole(packed: Path) -> Store | None:
+    """Open the store at `packed`; None if there is none, or a damaged one."""
+    try:
+        return open_store(packed)
+    except StoreError:
+        return None
+
+
+@contextmanager
+def _packing(packed: Path) -> Iterator[None]:
+    """Let one thread of all processes pack the store `packed`. Raises StoreError."""
+    try:
+        with lock_file(packed.with_name(f".{packed.name}.lock")):
+            yield
+    except OSError as error:
+        raise StoreError(
+            f"the store {packed} could not be written ({error.strerror or error}); choose another place "
+            "(PLIANT_CACHE moves the cache)."
+        ) from error
 
 
 def _checked(store: Store, quantizer: Quantizer | None) -> Store:

@@ -1,10 +1,10 @@
 """Store device profiles as JSON, one file per device and model shape."""
 
-import os
 from contextlib import suppress
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
+from uuid import uuid4
 
 import msgspec
 
@@ -80,7 +80,7 @@ def save_profile(path: Path, profile: DeviceProfile) -> Path:
 
     Raises ProfileError if the path cannot be written.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{uuid4().hex}")  # threads and containers share process numbers
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary.write_bytes(profile_json(profile))

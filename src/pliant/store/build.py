@@ -3,7 +3,7 @@
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -39,6 +39,7 @@ from pliant.store.container import (
 from pliant.store.manifest import (
     FORMAT,
     VERSION,
+    AccuracyTable,
     FileEntry,
     LayerEntry,
     Manifest,
@@ -82,6 +83,8 @@ def build(
     bits: tuple[int, ...] = BITS,
     *,
     source: str | None = None,
+    importance: tuple[tuple[float, ...], ...] | None = None,
+    accuracy: AccuracyTable | None = None,
     overwrite: bool = False,
     on_progress: Callable[[BuildProgress], None] = lambda _: None,
     open_file: Opener = lambda path: path.open("xb"),
@@ -89,7 +92,8 @@ def build(
     """Write the store of `checkpoint` at `out` and return `out`.
 
     `bits` of 1..6 keep the planes of the highest; 32 adds full fidelity. `source` is the origin recorded in
-    the manifest (default: the checkpoint's directory name). `out` does not exist before the last rename; the
+    the manifest (default: the checkpoint's directory name); `importance` and `accuracy` are recorded there as
+    by `put_importance` and `put_accuracy`. `out` does not exist before the last rename; the
     leftovers of a killed build are removed by the next one. Raises StoreError when `out` exists and
     `overwrite` is false, when the disk is too small, or when writing fails; ModelError comes from the
     checkpoint.
@@ -101,7 +105,9 @@ def build(
     if out.exists() and not (out.is_dir() and (out / "manifest.json").is_file()):
         raise StoreError(f"{out} exists and is not a store, so it is not overwritten; name another path.")
     with _atomic_store(out) as staging:
-        _build(checkpoint, staging, quantizer, bits, source, on_progress, open_file)
+        manifest = _build(checkpoint, staging, quantizer, bits, source, on_progress, open_file)
+        write_manifest(staging, replace(manifest, importance=importance, accuracy=accuracy))
+        on_progress(BuildProgress(manifest.spec.n_layers + 1, manifest.spec.n_layers + 1, "done"))
     return out
 
 
@@ -113,7 +119,8 @@ def _build(
     source: str | None,
     on_progress: Callable[[BuildProgress], None],
     open_file: Opener,
-) -> None:
+) -> Manifest:
+    """Write all files but the manifest, and return it."""
     spec = checkpoint.spec
     layout = layer_layout(spec, bits)
     _check_room(staging, layout.n_bytes * spec.n_layers)
@@ -144,22 +151,18 @@ def _build(
     head = {n: checkpoint.tensor(n) for n, _ in tensor_shapes(spec) if n.startswith("head.")}
     write(HEAD, _layout_of(head), iter(head.values()))
     files.append(_copy_tokenizer(checkpoint.directory, staging, open_file))
-    write_manifest(
-        staging,
-        Manifest(
-            format=FORMAT,
-            version=VERSION,
-            identity=identity_of(tuple(files)),
-            source=source if source is not None else checkpoint.directory.name,
-            made_by=f"pliant {version('pliant')}",
-            quantizer=quantizer,
-            bits=bits,
-            spec=spec,
-            files=tuple(files),
-            layers=tuple(layers),
-        ),
+    return Manifest(
+        format=FORMAT,
+        version=VERSION,
+        identity=identity_of(tuple(files)),
+        source=source if source is not None else checkpoint.directory.name,
+        made_by=f"pliant {version('pliant')}",
+        quantizer=quantizer,
+        bits=bits,
+        spec=spec,
+        files=tuple(files),
+        layers=tuple(layers),
     )
-    on_progress(BuildProgress(total, total, "done"))
 
 
 def layer_layout(spec: ModelSpec, bits: tuple[int, ...] = BITS) -> FileLayout:
