@@ -12,6 +12,7 @@ import pytest
 
 from pliant.route.node_messages import ROUTE_HEADER, RouteMessage, encode_route
 from pliant.run.process_memory import MemoryBudget
+from pliant.serve.access.security import bearer
 from pliant.serve.http.limits import Limits
 from pliant.serve.repository.model_slot import ModelSlot
 from tests.serve.nodes import ANY_PORT, PATIENCE_S, Running, asking
@@ -35,7 +36,8 @@ def evicted(monkeypatch: pytest.MonkeyPatch, **options: Any) -> Iterator[tuple[R
 
     monkeypatch.setattr(ModelSlot, "wait_s", wait_s)
     with serving(slow, other, memory=MemoryBudget(100), **options) as node:
-        assert mark_of(asked(node, "slow")) == "slow:1:a"
+        shown = bearer(next(iter(options.get("tokens", ())), None))
+        assert mark_of(asked(node, "slow", **shown)) == "slow:1:a"
         assert change(node, "other", "load").status_code == 200
         assert index(node)["slow:1"] == "UNAVAILABLE"
         yield node, slow
@@ -162,3 +164,24 @@ def test_a_body_that_is_too_long_ends_its_connection(monkeypatch: pytest.MonkeyP
         refused = infer(node, asking("a" * 2000))
         assert (refused.status_code, refused.headers["connection"]) == (413, "close")
         assert len(slow.opened) == 1
+
+
+def test_health_checks_and_pings_load_no_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who has no token could have models evicted; a ping is answered as for a model that is not ready."""
+    client, peer = "client-token-0123", "peer-token-0123456"
+    with evicted(monkeypatch, tokens=(client,), peer_tokens=(peer,)) as (node, slow):
+        for path, token, status in (
+            ("/v2/health/live", None, 200),
+            ("/v2/health/ready", None, 200),
+            ("/v2/models/slow", None, 401),
+            ("/v2/models/slow/ready", client, 200),
+            ("/v2", client, 200),
+            ("/v2/pliant/curve", peer, 404),
+            ("/v2/pliant/curve", None, 401),
+        ):
+            url = f"{node.url}{path}?model=slow"
+            assert httpx.get(url, headers=bearer(token), timeout=PATIENCE_S).status_code == status, path
+        assert len(slow.opened) == 1
+        about = httpx.get(f"{node.url}/v2/models/slow", headers=bearer(client), timeout=PATIENCE_S)
+        assert about.status_code == 200
+        assert len(slow.opened) == 2

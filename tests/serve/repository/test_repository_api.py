@@ -83,8 +83,9 @@ def index(node: Running, **asked: Any) -> dict[str, str]:
     return {f"{row['name']}:{row['version']}": row["state"] for row in rows}
 
 
-def asked(node: Running, path: str, text: str = "ab") -> httpx.Response:
-    return httpx.post(f"{node.url}/v2/models/{path}/infer", content=asking(text), timeout=PATIENCE_S)
+def asked(node: Running, path: str, text: str = "ab", **headers: str) -> httpx.Response:
+    url = f"{node.url}/v2/models/{path}/infer"
+    return httpx.post(url, content=asking(text), headers=headers, timeout=PATIENCE_S)
 
 
 def mark_of(answer: httpx.Response) -> str:

@@ -33,8 +33,8 @@ class ModelApps:
     """An ASGI application of the models in `repository`, and of the paths of `front` without a model.
 
     The model is named by the path (with its version), by `?model=`, or by the identity header of another
-    node. A request that names none goes to the first model. A request for an evicted model waits until the
-    model is loaded again.
+    node. A request that names none goes to the first model. A request to a path of an evicted model waits
+    until the model is loaded again.
     """
 
     def __init__(
@@ -80,10 +80,13 @@ class ModelApps:
             await live.app(_rename_model(again, live), _replay(content, receive), send)
 
     def _may_load(self, scope: Scope, name: str, version: str | None) -> bool:
-        """Whether a request may trigger the loading of an evicted model: paths of its own, except probes."""
-        is_probe = scope["path"].endswith("/ready")
-        is_served = not is_probe and self._repository.is_served(name, version)
-        return is_served and self._front.admits(scope)
+        """Whether a request may trigger the loading of an evicted model: paths of its own, except probes.
+
+        Health checks, which need no token, and pings of other nodes load nothing, whatever model they name.
+        """
+        path: str = scope["path"]
+        is_of_model = path.startswith(_MODELS) and not path.endswith("/ready")
+        return is_of_model and self._repository.is_served(name, version) and self._front.admits(scope)
 
     def _model_of(self, scope: Scope) -> _Name | None:
         """The model that a request names, if this node knows it; None for the first model."""
