@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pliant.cluster.lead.adaptive_planner import AdaptivePlanner
-from pliant.ir.capability import Capability
+from pliant.ir.capability import Capability, Interface
 from pliant.ir.partition import Partition, Share
 from pliant.models.encoder.encoder_spec import EncoderSpec
 from tests.cluster.fakes import FakeCluster
@@ -39,18 +39,19 @@ def split(spec: EncoderSpec, tokens: int, devices: Collection[str]) -> Partition
 
 
 @pytest.fixture
-def slow_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Devices on which a layer takes much longer than its exchanges."""
-    device = Capability(1.0, 1e6, 1 << 40)
-    monkeypatch.setattr("pliant.cluster.watch.topology_tracker.UNKNOWN", device)
+def quick_links(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layers take much longer than their exchanges, and loading much longer than a run."""
+    known = "pliant.cluster.watch.topology_tracker.UNKNOWN"
+    monkeypatch.setattr(known, Capability(0.1, 2e9, 1 << 40))
+    monkeypatch.setattr(f"{known}_LINK", Interface(1e13, 1e13))
+    monkeypatch.setattr(f"{known}_LATENCY_S", 0.0)
 
 
-@pytest.mark.usefixtures("slow_devices")
+@pytest.mark.usefixtures("quick_links")
 def test_a_change_that_does_not_pay_inside_a_run_is_made_for_the_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its weights would have loaded for longer than the run's last layers took: no later run had it."""
-    monkeypatch.setattr("pliant.cluster.lead.adaptive_planner._LOAD_BPS", 1.0)
     searches = Searches()
 
     def choose(spec: EncoderSpec, tokens: int, devices: Collection[str], *_: Any) -> Partition:
@@ -72,7 +73,7 @@ def test_a_change_that_does_not_pay_inside_a_run_is_made_for_the_next(
             assert planner.begin(cluster.source, 8, ()).partition.participants == ("p", "a")
 
 
-@pytest.mark.usefixtures("slow_devices")
+@pytest.mark.usefixtures("quick_links")
 def test_held_plans_are_reconsidered_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """The cache was cleared, but a plan that was held was not compared with a new one."""
     searches, is_shared = Searches(), False
