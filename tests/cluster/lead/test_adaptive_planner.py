@@ -1,16 +1,19 @@
 """Which plan a run begins with, and when a better one is searched."""
 
-from collections.abc import Collection
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 
+from pliant.cluster.control.messages import Note
 from pliant.cluster.lead.adaptive_planner import AdaptivePlanner
 from pliant.ir.capability import Capability, Interface
 from pliant.ir.partition import Partition, Share
 from pliant.models.encoder.encoder_spec import EncoderSpec
+from pliant.plan.split.stage_graphs import whole_weight_bytes
 from tests.cluster.fakes import FakeCluster
+from tests.plan.splits import bert
 
 
 @dataclass
@@ -94,6 +97,39 @@ def test_held_plans_are_reconsidered_too(monkeypatch: pytest.MonkeyPatch) -> Non
             assert planner.begin(cluster.source, 8, ()).partition.participants == ("p", "a")
             planner.begin(cluster.source, 8, ())
             assert len(searches.lengths) == 2
+
+
+@pytest.mark.parametrize(("is_inside", "workers"), [(False, ""), (True, ""), (True, "a")])
+def test_weights_are_float32_again_once_memory_is_back(
+    monkeypatch: pytest.MonkeyPatch, is_inside: bool, workers: str
+) -> None:
+    """Bits do not change the predicted times, so that a plan in codes was kept for good."""
+    searches = Searches()
+    with FakeCluster(bert(hidden=64, heads=4, ffn=256, n_layers=4)) as cluster:
+        for name in workers:
+            cluster.add(name)
+        cluster.primary.wait_for(len(workers), 10.0)
+        enough = whole_weight_bytes(cluster.spec)
+        free_bytes = [enough // 2]
+
+        def choose(spec: EncoderSpec, tokens: int, devices: Mapping[str, Capability], *_: Any) -> Partition:
+            bits = () if devices["p"].free_bytes >= enough else (2,) * spec.n_layers
+            return replace(searches.choose(spec, tokens), bits=bits)
+
+        monkeypatch.setattr(cluster.primary, "clock", searches.clock)
+        with AdaptivePlanner(cluster.primary, lambda: free_bytes[0], choose) as planner:
+            coded = planner.begin(cluster.source, 8, ())
+            assert coded.partition.bits == (2,) * cluster.spec.n_layers
+            assert planner.begin(cluster.source, 8, ()) is coded
+            free_bytes[0] = 2 * enough
+            if is_inside:
+                assert planner.next_plan(2, coded, coded, {"p": Note(0.0, 2 * enough, {})}) is coded
+                planner.wait_for_solution()
+                assert planner.next_plan(3, coded, coded, {}) is coded, "the run would not be quicker"
+            searches.now_s += 5.0
+            float32 = planner.begin(cluster.source, 8, ())
+            assert float32.partition.bits == ()
+            assert planner.begin(cluster.source, 8, ()) is float32
 
 
 def test_a_postponed_search_is_made_once_after_the_pause(monkeypatch: pytest.MonkeyPatch) -> None:

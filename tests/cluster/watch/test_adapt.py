@@ -14,6 +14,7 @@ from pliant.cluster.watch.adapt import (
     find_recovered,
     is_alike,
     is_kept,
+    is_more_precise,
     is_worthwhile,
     reason_to_solve,
 )
@@ -159,3 +160,19 @@ def test_what_is_seen_twice_is_believed_and_a_stall_is_not(ratio: float) -> None
     assert once * damp_ratio(left, left) == pytest.approx(ratio)
     back = damp_ratio(1 / once, left)  # it was a stall
     assert abs(once * back - 1) < abs(once - 1)
+
+
+@pytest.mark.parametrize(
+    ("new", "current", "is_more"),
+    [
+        ((), (6, 6), True),
+        ((3, 2), (2, 2), True),
+        ((2, 2), (3, 2), False),
+        ((2, 2), (), False),
+        ((), (), False),
+    ],
+)
+def test_float32_and_more_bits_are_more_precise(
+    new: tuple[int, ...], current: tuple[int, ...], is_more: bool
+) -> None:
+    assert is_more_precise(new, current) is is_more

@@ -369,7 +369,10 @@ class AdaptivePlanner:
         now = repredict(plan.solved, topology)
         found = is_search_futile(current.source.spec, now, n_layers, self._coding)
         if found:
-            self._plans[current.number] = replace(plan, solved=now)
+            before, whole_bytes = plan.solved.topology, plan.whole_bytes
+            is_back = current.partition.bits and adapt.find_memory_gains(before, topology, whole_bytes)
+            is_due = now.is_due or bool(is_back)  # weights may become more precise, though not quicker
+            self._plans[current.number] = replace(plan, solved=replace(now, is_due=is_due))
         return found
 
     def _load_s(self, source: EncoderSource, partition: Partition) -> float:

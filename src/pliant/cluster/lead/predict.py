@@ -7,7 +7,7 @@ from functools import cached_property
 from pliant.cluster.control.messages import Note
 from pliant.cluster.member.ready_plan import lower_partition
 from pliant.cluster.net.activation_coding import Coding, scale_links
-from pliant.cluster.watch.adapt import Topology, is_kept, is_worthwhile
+from pliant.cluster.watch.adapt import Topology, is_kept, is_more_precise, is_worthwhile
 from pliant.ir.capability import ClusterCost, Links
 from pliant.ir.cost import Span, latency, simulate
 from pliant.ir.partition import Partition
@@ -86,10 +86,12 @@ def is_search_futile(spec: EncoderSpec, solved: Prediction, n_layers: int, codin
 def is_next(now: Prediction, new: Prediction) -> bool:
     """Return whether the next run takes the plan of `new` in place of that of `now`.
 
-    Both are predicted by one topology; the weights of `new` may load before that run.
+    Both are predicted by one topology; the weights of `new` may load before that run. More precise weights,
+    for which memory suffices now, are taken whatever the times, which do not depend on bits.
     """
     is_home = new.partition.participants == (new.partition.primary,)
-    return not is_kept(now.layer_s, new.layer_s, is_home=is_home)
+    is_quicker = not is_kept(now.layer_s, new.layer_s, is_home=is_home)
+    return is_quicker or is_more_precise(new.partition.bits, now.partition.bits)
 
 
 def link_ratios(

@@ -4,7 +4,7 @@ A plan is based on a topology of devices and links (Hepti 4.1, Table 1a). Runs u
 two differ by more than a threshold, or in members or available memory, the partition is solved again.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 
@@ -140,6 +140,11 @@ def is_kept(current_s: float, new_s: float, *, is_home: bool) -> bool:
     or another device, that turned out slower is abandoned.
     """
     return current_s * (1 if is_home else 1 - LEAST_GAIN) <= new_s
+
+
+def is_more_precise(new_bits: Sequence[int], current_bits: Sequence[int]) -> bool:
+    """Return whether weights of these bits per layer are more precise; without bits they are float32."""
+    return bool(current_bits) and (not new_bits or sum(new_bits) > sum(current_bits))
 
 
 def most_saved_s(planned_s: float, now_s: float) -> float:
