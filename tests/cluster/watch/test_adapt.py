@@ -56,6 +56,7 @@ def test_what_stays_as_it_was_is_not_solved_again() -> None:
         (topology(bandwidth=5e7), "drifted"),
         (topology(b=DEVICE), "b joined"),
         (topology(a=replace(DEVICE, free_bytes=GB // 4)), "memory of a"),
+        (topology(a=replace(DEVICE, frequency_Hz=8e9)), "measurement of a"),
     ],
 )
 def test_what_changed_is_said(now: Topology, says: str) -> None:

@@ -1,7 +1,10 @@
 """What is known of devices and links over time, with measurements that are made up."""
 
 from collections.abc import Collection, Iterator
+from dataclasses import replace
+from typing import Any
 
+import msgspec
 import pytest
 
 from pliant.cluster.control.messages import Note
@@ -137,3 +140,34 @@ def test_a_worker_that_was_left_out_as_slow_is_reconsidered_on_demand(
     assert after["a"].drifts == ()
     assert after["p"].drifts == slowed["p"].drifts, "the primary has a part in every run"
     assert not known.reconsider()
+
+
+@pytest.mark.parametrize("change", [{"n_threads": 8}, {"data_address": "tcp://127.0.0.1:9"}])
+def test_a_worker_that_restarted_is_measured_again(
+    cluster: FakeCluster, surveys: list[set[str]], monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
+) -> None:
+    """It may have more threads than before; its measurement was kept as long as the primary ran."""
+    known, monitor = picture_with_a(cluster), cluster.primary.monitor
+    known.measure_beside(cluster.source, 7)
+    together = predict(cluster.spec, spread(cluster.spec, 7, "p", "pa"), known.snapshot())
+    for _ in range(2):
+        known.update(together, {name: Note(0.0, 1, {"attend": 1.0, "rest": 1.0}) for name in "pa"})
+    slowed = known.snapshot().capabilities
+    member = monitor.get("a")
+    assert member is not None
+    monitor.register("a", member.hello)
+    known.measure(cluster.source, 7)
+    assert known.snapshot().capabilities["a"].drifts == slowed["a"].drifts, "it only said Hello again"
+    quicker = replace(DEVICE, frequency_Hz=8e9)
+    monkeypatch.setattr(
+        "pliant.cluster.watch.topology_tracker.survey_devices",
+        lambda primary, source, tokens, names: dict.fromkeys(names, quicker),
+    )
+    monitor.register("a", msgspec.structs.replace(member.hello, **change))
+    assert known.newcomers(cluster.source) == {"a"}
+    known.measure(cluster.source, 7)
+    assert known.newcomers(cluster.source) == set()
+    after = known.snapshot().capabilities
+    assert (after["a"].frequency_Hz, after["a"].drifts) == (8e9, ())
+    assert after["p"].drifts == slowed["p"].drifts
+    assert surveys == [{"p", "a"}, {"p", "a"}]

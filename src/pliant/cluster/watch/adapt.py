@@ -7,6 +7,7 @@ two differ by more than a threshold, or in members or available memory, the part
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
+from operator import attrgetter
 
 from pliant.ir.capability import Capability, Links
 
@@ -23,6 +24,9 @@ GROWTH = 0.25
 """Memory gain that triggers a new solution, if memory was too small for all layers."""
 WEIGHT = 0.3
 """Weight of a change observed only once, which may be a stall."""
+
+_measurement = attrgetter("cycles_per_flop", "frequency_Hz", "call_s", "curves", "dilation", "send", "take")
+"""What a measurement says of a device, without its memory and what runs have shown since."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +85,13 @@ def find_memory_gains(planned: Topology, now: Topology, whole_bytes: int) -> tup
     return tuple(found)
 
 
+def find_remeasured(planned: Topology, now: Topology) -> tuple[str, ...]:
+    """Return the devices of both whose measurement is another one: workers that restarted."""
+    both = planned.capabilities.keys() & now.capabilities.keys()
+    changed = (n for n in both if _measurement(planned.capabilities[n]) != _measurement(now.capabilities[n]))
+    return tuple(sorted(changed))
+
+
 def find_recovered(planned: Topology, now: Topology, participants: Collection[str]) -> tuple[str, ...]:
     """Return unused devices that are, or whose links are, faster than planned by more than THRESHOLD."""
     both = planned.capabilities.keys() & now.capabilities.keys()
@@ -124,6 +135,9 @@ def reason_to_solve(
     back = find_memory_gains(planned, now, whole_bytes)
     if back:
         return f"memory of {', '.join(back)} is back"
+    anew = find_remeasured(planned, now)
+    if anew:
+        return f"new measurement of {', '.join(anew)}"
     apart = drift(planned, now, [name for name in planned.capabilities if name in now.capabilities])
     if apart > THRESHOLD and layer_s is not None:
         before_s, now_s = layer_s(planned), layer_s(now)

@@ -44,6 +44,7 @@ class TopologyTracker:
         self._excluded_s: dict[str, dict[str, float]] = {}
         self._measured: dict[str, dict[str, Capability]] = {}
         self._model, self._is_submodel = "", False
+        self._processes: dict[str, tuple[str, int]] = {}
         self._lacks: set[tuple[str, str]] = set()
         self._drifts: dict[str, Capability] = {}
         self._links: Links | None = None
@@ -72,6 +73,7 @@ class TopologyTracker:
         If a worker is not measured for _PATIENCE_S, the next run measures it.
         """
         self._model, self._is_submodel = source.whole.identity, source.whole is not source
+        self._forget_restarted()
         measured = self._measured.get(self._model, {})
         if not self._is_followed or self._primary.name not in measured:
             return frozenset()
@@ -97,6 +99,7 @@ class TopologyTracker:
         self._own_free_bytes = None
         self._model, self._is_submodel = source.whole.identity, source.whole is not source
         self._report_missing_model()
+        self._forget_restarted()
         self._reset_due()
         if not self._is_measuring:
             return
@@ -144,6 +147,16 @@ class TopologyTracker:
         for name in slowed:
             del self._drifts[name]
         return bool(slowed)
+
+    def _forget_restarted(self) -> None:
+        """Forget what is known of workers that are new processes by their Hello: their threads may differ."""
+        for member in self._usable():
+            process = member.hello.data_address, member.hello.n_threads
+            if self._processes.setdefault(member.name, process) != process:
+                self._processes[member.name] = process
+                for known in (*self._measured.values(), self._drifts):
+                    known.pop(member.name, None)
+                self._surveyed.discard(member.name)
 
     def _is_slowed(self, name: str) -> bool:
         return max((drift.factor for drift in self._drifts[name].drifts), default=1.0) > 1.0 + THRESHOLD
