@@ -136,6 +136,22 @@ def test_weights_give_way_to_a_longer_input_or_it_is_refused(store: Store, kerne
             assert_kept(session.memory, least)
 
 
+def test_a_longer_input_is_answered_after_weights_gave_way(store: Store, kernel_cache: Path) -> None:
+    """What the system took once is a limit for the planner, not a buffer that every later plan must have."""
+    with store:
+        memory = least_of(store, kernel_cache) + 40_000
+        with opened(store, kernel_cache, memory) as session:
+            kept = session.plan.memory.preload_bytes
+            session.give_way()
+            assert 0 < session.plan.memory.preload_bytes <= kept // 2
+            assert session(LONG).label is not None
+            after = session.plan.memory
+            assert memory - after.arena_bytes - after.fixed_bytes < kept // 2  # a buffer of half is too much
+            assert_kept(session.memory, memory)
+            session.retarget(memory=MEMORY)
+            assert session.options.most_preload_bytes is None
+
+
 def test_retarget_moves_the_bound(store: Store, kernel_cache: Path) -> None:
     """More memory holds more; too little changes nothing; a preload buffer is part of it."""
     with store, opened(store, kernel_cache, MEMORY) as session:

@@ -1,6 +1,8 @@
 """The memory that a session on submodels adds to its process."""
 
+from pliant.errors import BudgetError
 from pliant.models.word_table import QuantizedTable
+from pliant.plan.plan import PlanMemory
 from pliant.run.memory_use import MemoryUse, measure_part, rss_bytes, scratch_part
 from pliant.run.submodel.engine import Engine
 from pliant.run.submodel.plans.memory_split import MemoryOverhead
@@ -25,3 +27,12 @@ def memory_use(
         (measure_part("word table (mapped file)", table.nbytes, [table]), scratch_part(engine.pool)),
         rss_bytes(),
     )
+
+
+def check_limit(memory: PlanMemory, most_bytes: int | None) -> None:
+    """Raise BudgetError if a plan of `memory` exceeds the session's limit."""
+    if most_bytes is not None and memory.total_bytes > most_bytes:
+        raise BudgetError(
+            f"this takes {memory.total_bytes} bytes, {memory.preload_bytes} of them kept between runs, but "
+            f"the session's memory is {most_bytes}: keep less, or give at least {memory.total_bytes} bytes."
+        )

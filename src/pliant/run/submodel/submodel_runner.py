@@ -27,7 +27,7 @@ from pliant.run.submodel.pipeline import PipelineRun
 from pliant.run.submodel.plans.memory_split import MemoryOverhead, memory_overhead, split_memory
 from pliant.run.submodel.plans.plan_cache import BoundPlan, PlanCache
 from pliant.run.submodel.plans.submodel_planner import SessionOptions, planner_of
-from pliant.run.submodel.submodel_memory import memory_use
+from pliant.run.submodel.submodel_memory import check_limit, memory_use
 from pliant.run.submodel.text_batches import MOST_ROWS, group_texts
 from pliant.run.submodel.weight_memory import WeightMemory
 from pliant.store.container import BLOCK
@@ -248,14 +248,14 @@ class SubmodelRunner:
 
         With a new memory limit, the planner chooses the preload buffer again, unless it is given too.
         """
-        before = self.options
-        preload = before.preload_bytes if memory_bytes is None else None
-        self.options = replace(
-            before,
-            target_s=before.target_s if target_s is None else target_s,
-            preload_bytes=preload if preload_bytes is None else preload_bytes,
-            memory_bytes=before.memory_bytes if memory_bytes is None else memory_bytes,
-        )
+        now = self.options if target_s is None else replace(self.options, target_s=target_s)
+        if memory_bytes is not None:
+            now = replace(now, preload_bytes=None, most_preload_bytes=None, memory_bytes=memory_bytes)
+        self._change(now if preload_bytes is None else replace(now, preload_bytes=preload_bytes))
+
+    def _change(self, options: SessionOptions) -> None:
+        """Plan anew by `options`. Raises BudgetError, changing nothing."""
+        before, self.options = self.options, options
         try:
             self._replan(self._plans.overhead)
         except BaseException as error:
@@ -267,9 +267,13 @@ class SubmodelRunner:
         """Free half the preload buffer, top layers first; keep it if the target cannot be met otherwise."""
         # The requested size may exceed the model's size.
         kept, keep_bytes = self.weights.preload_bytes, self.weights.keep_bytes
-        held = min(self._plans.terms.preload_bytes or 0, kept)
+        half = min(self._plans.terms.preload_bytes or 0, kept) // 2
+        if self.options.preload_bytes is None:  # the planner chooses it, and for a longer input again
+            less = replace(self.options, most_preload_bytes=half)
+        else:
+            less = replace(self.options, preload_bytes=half)
         try:  # not warmed up: a request may be waiting, and memory is short
-            self.retarget(preload_bytes=held // 2)
+            self._change(less)
         except BudgetError:
             return
         if keep_bytes is not None:  # so that an engagement's next runs keep less
@@ -380,7 +384,7 @@ class SubmodelRunner:
         Raises BudgetError if none fit.
         """
         kept = replace(memory, preload_bytes=max(keep_bytes or 0, memory.preload_bytes))
-        self._check_bound(kept)
+        check_limit(kept, self.options.memory_bytes)
         if self._shared is not None:
             self._shared.reserve_fixed(self, kept.total_bytes)
             # A shorter input's plan may want more than was reserved.
@@ -389,12 +393,3 @@ class SubmodelRunner:
             return terms
         left = terms.memory_bytes - (kept.total_bytes - kept.working_bytes)
         return replace(terms, working_bytes=max(left, BLOCK))
-
-    def _check_bound(self, memory: PlanMemory) -> None:
-        """Raise BudgetError if the plan exceeds the session's memory limit."""
-        most = self.options.memory_bytes
-        if most is not None and memory.total_bytes > most:
-            raise BudgetError(
-                f"this takes {memory.total_bytes} bytes, {memory.preload_bytes} of them kept between runs, "
-                f"but the session's memory is {most}: keep less, or give at least {memory.total_bytes} bytes."
-            )

@@ -69,7 +69,8 @@ def split_memory(
     """`options` with its memory limit, if any, split into preload and working buffer.
 
     The split with the highest expected accuracy at `options.length` wins; more memory never makes that worse.
-    A given preload or working buffer is kept.
+    A given preload or working buffer is kept. A chosen preload buffer has at most `most_preload_bytes`,
+    unless no plan fits with so little.
 
     Raises BudgetError naming the least memory under which a plan meets the target, InputError if the
     requested buffers do not fit.
@@ -81,8 +82,11 @@ def split_memory(
     if asked > max(left, 0):
         raise _too_much_asked(options, asked, overhead)
     if options.working_bytes is not None:
-        preload = options.preload_bytes
-        return replace(options, preload_bytes=left - options.working_bytes if preload is None else preload)
+        preload, rest = options.preload_bytes, left - options.working_bytes
+        if preload is None:
+            most = options.most_preload_bytes
+            preload = rest if most is None else min(rest, most)
+        return replace(options, preload_bytes=preload)
     split = _chosen(planner, options, left, overhead)
     held = split.plan.memory.preload_bytes
     preload = held if options.preload_bytes is None else options.preload_bytes
@@ -111,7 +115,11 @@ def _chosen(
     planner: SubmodelPlanner, options: SessionOptions, n_bytes: int, overhead: MemoryOverhead
 ) -> _Split:
     preloads, layers = _ladders(planner, options)
-    best = _best(planner, options, n_bytes, preloads, layers)
+    most = options.most_preload_bytes
+    few = preloads if most is None else preloads[: bisect_right(preloads, most)]
+    best = _best(planner, options, n_bytes, few, layers)
+    if best is None and few != preloads:
+        best = _best(planner, options, n_bytes, preloads, layers)
     if best is not None:
         return best
     raise _too_little(options, least_weight_bytes(planner, options), overhead)

@@ -50,7 +50,8 @@ class SessionOptions:
     reads for one layer. `memory_bytes` limits all memory that the session adds to its process; it includes
     the preload and the working buffer, which are chosen where they are None (`memory_split`).
     Without a limit, weights are preloaded only on request. `yields` frees half the preload buffer whenever
-    the system reports memory pressure. `adapts` plans with the recently observed compute and read speeds
+    the system reports memory pressure; a buffer that is chosen then has at most `most_preload_bytes`, if a
+    plan fits with so little. `adapts` plans with the recently observed compute and read speeds
     instead of the profiled ones. `precision` says how `compute` was chosen, where it was; plans print it.
     """
 
@@ -69,6 +70,7 @@ class SessionOptions:
     memory_bytes: int | None = None
     layer_bytes: int | None = None
     precision: PrecisionChoice | None = None
+    most_preload_bytes: int | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.length, Integral):
