@@ -32,6 +32,17 @@ def test_bias_and_residual_ride_along() -> None:
     assert_same(fused, c)
 
 
+@pytest.mark.parametrize("lead", [(), (2,)])
+def test_what_is_added_to_a_product_by_a_vector_is_no_bias(lead: tuple[int, ...]) -> None:
+    """The sum's last axis is the product's rows: each has its own number."""
+    c = Chain(x=(*lead, 5, 8), v=(8,), r=(5,))
+    c.constant("b", np.arange(5) / 5)
+    y = c.add("y", "Add", c.add("s", "Add", c.add("p", "MatMul", "x", "v"), "b"), "r")
+    fused = fuse_matmul(c.graph(y))
+    assert_same(fused, c)
+    assert [node.op for node in fused.nodes] == (["MatMul", "Add", "Add"] if lead else ["FusedMatMul", "Add"])
+
+
 def test_of_two_products_added_one_takes_the_other() -> None:
     """GPT-NeoX adds attention and feed-forward: neither may be lost, and order must hold."""
     c = _chain()

@@ -47,7 +47,8 @@ def _fuse(context: GraphContext, node: Node, gone: set[str], made: Mapping[str, 
     if node.op == "Gemm" and node.real("alpha", 1.0) != 1.0:
         attributes["alpha"] = node.real("alpha")
     bias = node.inputs[2] if len(node.inputs) > 2 else ""
-    tail = match_epilogue(context, node.outputs[0], bias, made)
+    is_column = node.op == "MatMul" and len(graph.types[node.inputs[1]].shape) == 1
+    tail = match_epilogue(context, node.outputs[0], bias, made, is_column=is_column)
     if tail.activation:
         attributes["activation"] = tail.activation
     if not tail.intermediates and node.op == "MatMul" and not attributes:
@@ -74,11 +75,18 @@ class Epilogue:
 
 
 def match_epilogue(
-    context: GraphContext, y: str, bias: str, made: Container[str], known_bias: bool = False
+    context: GraphContext,
+    y: str,
+    bias: str,
+    made: Container[str],
+    *,
+    known_bias: bool = False,
+    is_column: bool = False,
 ) -> Epilogue:
     """The bias, activation or residual that follows a product `y`, excluding tensors in `made`.
 
-    With `known_bias`, a bias must be a constant.
+    With `known_bias`, a bias must be a constant. A product by a vector `is_column`: the last axis of `y` is
+    that of the product's rows, so nothing is a bias.
     """
     graph = context.graph
     shape, residual, activation = graph.types[y].shape, "", ""
@@ -90,7 +98,8 @@ def match_epilogue(
             x = other_operand(after, y)
             if x == y or residual or graph.types[x].dtype != "float32":
                 break
-            if not bias and _is_row(graph, x, shape) and (x in graph.constants or not known_bias):
+            can_be_bias = not (bias or is_column) and (x in graph.constants or not known_bias)
+            if can_be_bias and _is_row(graph, x, shape):
                 bias = x
             elif graph.types[x].shape == shape:
                 residual = x
