@@ -64,6 +64,34 @@ def test_the_output_is_written_in_the_order_that_is_asked_for(
     assert_same(fused, c)
 
 
+@pytest.mark.parametrize(
+    ("q", "k", "v", "mask", "is_fused"),
+    [
+        (
+            (1, 2, 1, 8),
+            (1, 2, 6, 8),
+            (1, 2, 6, 8),
+            (1, 1, 4, 6),
+            False,
+        ),  # one row of queries, four of the mask
+        ((1, 2, 4, 8), (1, 2, 1, 8), (1, 2, 6, 8), (1, 1, 4, 6), False),  # one key, six of the mask
+        ((1, 2, 4, 8), (1, 2, 6, 8), (3, 2, 6, 8), (1, 1, 4, 6), False),  # the values have a batch
+        ((2, 4, 8), (2, 6, 8), (3, 2, 6, 8), (2, 4, 6), False),
+        ((1, 2, 4, 8), (1, 2, 6, 8), (3, 2, 6, 8), (3, 1, 4, 6), True),  # so has the mask
+    ],
+)
+def test_scores_that_are_broadcast_are_right(
+    q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...], mask: tuple[int, ...], is_fused: bool
+) -> None:
+    """By a mask, or by the values: fused only where every row and key has its own product."""
+    c = Chain(q=q, k=k, v=v, mask=mask)
+    kt = c.add("kt", "Transpose", "k", perm=[*range(len(k) - 2), len(k) - 1, len(k) - 2])
+    scores = c.add("s", "Add", c.add("qk", "MatMul", "q", kt), "mask")
+    fused = fuse_attention(c.graph(c.add("pv", "MatMul", c.add("p", "Softmax", scores, axis=-1), "v")))
+    assert ("FusedAttention" in [node.op for node in fused.nodes]) == is_fused
+    assert_same(fused, c)
+
+
 @pytest.mark.parametrize("shape", [(BATCH, 1, 1, 9), (1, 1, ROWS, 9), (BATCH, HEADS, ROWS, 9)])
 def test_sdpa_with_any_mask_is_one_node(shape: tuple[int, ...]) -> None:
     """torch scales both operands by the root of the scale, adds a mask, and turns NaN rows to zero."""

@@ -68,6 +68,8 @@ def _attention(
     if scores is None:
         return None
     batch = graph.types[softmax.inputs[0]].shape[:-2]
+    if graph.types[product.outputs[0]].shape[:-2] != batch:
+        return None  # the scores are broadcast to more values
     views = {
         "q": _heads(graph, scores.q, batch),
         "k": _heads(graph, scores.kt, batch, is_transposed=True),
@@ -123,7 +125,8 @@ def _scores(
     """The product that makes the scores, its scale, and a mask; a node that makes the mask is added to
     `more`.
     """
-    mask = ""
+    mask, graph = "", context.graph
+    shape = graph.types[tensor].shape
     if context.reader(tensor) is None:
         return None
     node = context.producers.get(tensor)
@@ -141,6 +144,8 @@ def _scores(
     if found_product is None:
         return None
     product, scale = found_product
+    if graph.types[product.outputs[0]].shape[-2:] != shape[-2:]:
+        return None  # a mask broadcasts rows or keys
     q, by_q = context.scaled(product.inputs[0])
     kt, by_k = context.scaled(product.inputs[1])
     return _Scores(q, kt, scale * by_q * by_k, mask)
