@@ -73,7 +73,7 @@ def test_the_output_is_written_in_the_order_that_is_asked_for(
             (1, 2, 6, 8),
             (1, 1, 4, 6),
             False,
-        ),  # one row of queries, four of the mask
+        ),  # one query, four rows of mask
         ((1, 2, 4, 8), (1, 2, 1, 8), (1, 2, 6, 8), (1, 1, 4, 6), False),  # one key, six of the mask
         ((1, 2, 4, 8), (1, 2, 6, 8), (3, 2, 6, 8), (1, 1, 4, 6), False),  # the values have a batch
         ((2, 4, 8), (2, 6, 8), (3, 2, 6, 8), (2, 4, 6), False),

@@ -3,7 +3,7 @@
 Most new versions of an operator only added types; they need no adapter.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from math import prod
 from typing import Any, Protocol, runtime_checkable
@@ -41,9 +41,10 @@ def adapt(node: Node, version: int, context: AdapterContext) -> list[Node] | Non
             return None
         node = replace(node, attributes=_drop_attributes(node, "broadcast", "consumed_inputs", "is_test"))
     before, adapter = _ADAPTERS.get(node.op, (0, None))
-    if adapter is None or version >= before:
-        return [node]
-    return adapter(node, context)
+    nodes = [node] if adapter is None or version >= before else adapter(node, context)
+    if nodes is None or node.op not in _IN_FLOAT32:
+        return nodes
+    return [new for one in nodes for new in _cast_to_float32(one, context, _IN_FLOAT32[node.op])]
 
 
 def _axes_to_input(node: Node, context: AdapterContext) -> list[Node]:
@@ -184,26 +185,34 @@ def _pad(node: Node, context: AdapterContext) -> list[Node]:
     ]
 
 
-def _cast_to_float32(node: Node, context: AdapterContext) -> list[Node]:
-    """Convolutions of other float types run in float32, the only type of their kernels."""
-    x, y = node.inputs[0], node.outputs[0]
-    kind = context.type(x)
-    if kind.dtype not in ("float16", "bfloat16", "float64"):
+def _cast_to_float32(node: Node, context: AdapterContext, kinds: Collection[str]) -> list[Node]:
+    """A node whose first input is of one of `kinds` runs in float32, between casts."""
+    kind = context.type(node.inputs[0]).dtype
+    if kind not in kinds:
         return [node]
-    nodes: list[Node] = []
-    inputs: list[str] = []
-    for name in node.inputs:
-        value = context.value(name) if name else None
+    before: list[Node] = []
+    after: list[Node] = []
+    inputs, outputs = list(node.inputs), list(node.outputs)
+    for i, name in enumerate(node.inputs):
+        if not name or context.type(name).dtype != kind:
+            continue
+        value = context.value(name)
         if value is not None:
-            inputs.append(context.constant(f"{name}.float32", value.astype(np.float32)))
-        elif name:
-            inputs.append(context.tensor(f"{name}.float32", TensorType("float32", context.type(name).shape)))
-            nodes.append(Node("Cast", (name,), (inputs[-1],), {"to": ELEMENT_TYPES["float32"]}, node.name))
-        else:
-            inputs.append(name)
-    made = context.tensor(f"{y}.float32", TensorType("float32", context.type(y).shape))
-    nodes.append(replace(node, inputs=tuple(inputs), outputs=(made,)))
-    return [*nodes, Node("Cast", (made,), (y,), {"to": ELEMENT_TYPES[kind.dtype]}, node.name)]
+            inputs[i] = context.constant(f"{name}.float32", value.astype(np.float32))
+            continue
+        inputs[i] = context.tensor(f"{name}.float32", TensorType("float32", context.type(name).shape))
+        before.append(Node("Cast", (name,), (inputs[i],), {"to": ELEMENT_TYPES["float32"]}, node.name))
+    for i, name in enumerate(node.outputs):
+        if not name or context.type(name).dtype != kind:
+            continue
+        outputs[i] = context.tensor(f"{name}.float32", TensorType("float32", context.type(name).shape))
+        after.append(Node("Cast", (outputs[i],), (name,), {"to": ELEMENT_TYPES[kind]}, node.name))
+    return [*before, replace(node, inputs=tuple(inputs), outputs=tuple(outputs)), *after]
+
+
+def _roi_align(node: Node, context: AdapterContext) -> list[Node]:
+    old = {"coordinate_transformation_mode": "output_half_pixel"}
+    return [replace(node, attributes={**node.attributes, **old})]
 
 
 def _clip(node: Node, context: AdapterContext) -> list[Node]:
@@ -244,10 +253,18 @@ _ADAPTERS: Mapping[str, tuple[int, Adapter]] = {
     "TopK": (11, _top_k_10),
     "Pad": (11, _pad),
     "Clip": (11, _clip),
-    "Conv": (99, _cast_to_float32),
-    "ConvTranspose": (99, _cast_to_float32),
+    "RoiAlign": (16, _roi_align),
 }
 """Per operator: the opset version since which its semantics are unchanged, and the adapter of older ones."""
+
+_HALF = ("float16", "bfloat16")
+_IN_FLOAT32: Mapping[str, Collection[str]] = {
+    **dict.fromkeys(("MaxPool", "AveragePool", "LpPool"), _HALF),
+    **dict.fromkeys(("GlobalMaxPool", "GlobalAveragePool", "GlobalLpPool"), _HALF),
+    **dict.fromkeys(("Conv", "ConvTranspose", "LSTM", "GRU", "RNN", "LRN"), (*_HALF, "float64")),
+    **dict.fromkeys(("GridSample", "RoiAlign"), (*_HALF, "float64")),
+}
+"""Operators without kernels for these types, which are computed in float32."""
 
 BROADCASTING_OPSET = 7
 """In earlier opsets, broadcasting was an attribute, and operators wrote into their inputs."""

@@ -58,6 +58,10 @@ class _FunctionBuilder:
         kept = [a for a in self.node.attribute if a.name not in without]
         self.nodes[-1].attribute.extend(kept)
 
+    def integer(self, name: str, default: int) -> int:
+        """An attribute of the replaced node."""
+        return next((a.i for a in self.node.attribute if a.name == name), default)
+
     def real(self, i: int) -> str:
         """Dequantize input `i`, with its scale and zero point in inputs `i + 1` and `i + 2`."""
         return self.add(
@@ -76,13 +80,41 @@ def _binary(op: str) -> Callable[[_FunctionBuilder], None]:
     return write
 
 
-def _unary(op: str, *without: str) -> Callable[[_FunctionBuilder], None]:
+def _unary(op: str) -> Callable[[_FunctionBuilder], None]:
     def write(body: _FunctionBuilder) -> None:
         y = body.add(op, [body.real(0)])
-        body.with_attributes_of_node(*without)
+        body.with_attributes_of_node()
         body.quantized(y, 3)
 
     return write
+
+
+def _pool(op: str) -> Callable[[_FunctionBuilder], None]:
+    """`channels_last` has the channels in the last dimension."""
+
+    def write(body: _FunctionBuilder) -> None:
+        rank = len(body.types[body.node.input[0]].shape)
+        x, is_last = body.real(0), body.integer("channels_last", 0)
+        if is_last:
+            x = body.add("Transpose", [x], perm=[0, rank - 1, *range(1, rank - 1)])
+        y = body.add(op, [x])
+        body.with_attributes_of_node("channels_last")
+        if is_last:
+            y = body.add("Transpose", [y], perm=[0, *range(2, rank), 1])
+        body.quantized(y, 3)
+
+    return write
+
+
+def _softmax(body: _FunctionBuilder) -> None:
+    """Before opset 13 it is over all dimensions from `axis` on."""
+    x, axis = body.real(0), body.integer("axis", -1)
+    if body.integer("opset", 13) >= 13:
+        y = body.add("Softmax", [x], axis=axis)
+    else:
+        y = body.add("Softmax", [body.add("Flatten", [x], axis=axis)], axis=-1)
+        y = body.add("Reshape", [y, body.add("Shape", [x])], allowzero=1)
+    body.quantized(y, 3)
 
 
 def _concat(body: _FunctionBuilder) -> None:
@@ -148,9 +180,9 @@ _OPERATORS: Mapping[str, Callable[[_FunctionBuilder], None]] = {
     "QLinearMul": _binary("Mul"),
     "QLinearSigmoid": _unary("Sigmoid"),
     "QLinearLeakyRelu": _unary("LeakyRelu"),
-    "QLinearSoftmax": _unary("Softmax", "opset"),
-    "QLinearAveragePool": _unary("AveragePool", "channels_last"),
-    "QLinearGlobalAveragePool": _unary("GlobalAveragePool", "channels_last"),
+    "QLinearSoftmax": _softmax,
+    "QLinearAveragePool": _pool("AveragePool"),
+    "QLinearGlobalAveragePool": _pool("GlobalAveragePool"),
     "QLinearConcat": _concat,
     "QLinearWhere": _where,
     "QGemm": _gemm,
