@@ -12,7 +12,7 @@ from pliant.ir.capability import Capability, Interface
 from pliant.ir.partition import Partition, Share
 from pliant.models.encoder.encoder_spec import EncoderSpec
 from pliant.plan.split.stage_graphs import whole_weight_bytes
-from tests.cluster.fakes import FakeCluster
+from tests.cluster.fakes import FakeCluster, FakeStageBuilder, spread
 from tests.plan.splits import bert
 
 
@@ -130,6 +130,41 @@ def test_weights_are_float32_again_once_memory_is_back(
             float32 = planner.begin(cluster.source, 8, ())
             assert float32.partition.bits == ()
             assert planner.begin(cluster.source, 8, ()) is float32
+
+
+@pytest.mark.parametrize("is_inside", [False, True])
+def test_a_plan_that_one_member_cannot_hold_stays_nowhere(
+    monkeypatch: pytest.MonkeyPatch, is_inside: bool
+) -> None:
+    """The others kept its weights until the next plan was dropped, and the plan of a run must stay."""
+    device = Capability(1.0, 1e6, 1 << 40)
+    monkeypatch.setattr("pliant.cluster.watch.topology_tracker.UNKNOWN", device)
+    prepare = FakeStageBuilder.prepare
+
+    def fail_on_b(builder: FakeStageBuilder, *given: Any) -> Any:
+        if builder.name == "b":
+            raise MemoryError
+        return prepare(builder, *given)
+
+    def choose(spec: EncoderSpec, tokens: int, devices: Collection[str], *_: Any) -> Partition:
+        return spread(spec, tokens, "p", devices)
+
+    monkeypatch.setattr(FakeStageBuilder, "prepare", fail_on_b)
+    with FakeCluster() as cluster:
+        worker = cluster.add("a").worker
+        cluster.primary.wait_for(1, 10.0)
+        with AdaptivePlanner(cluster.primary, lambda: 10**9, choose) as planner:
+            current = planner.begin(cluster.source, 8, ()) if is_inside else None
+            cluster.add("b")
+            cluster.primary.wait_for(2, 10.0)
+            if current is not None:
+                planner.next_plan(2, current, current, {})
+                planner.wait_for_solution()
+                assert planner.next_plan(3, current, current, {}) is current
+            held = planner.begin(cluster.source, 9, ())
+            assert "b is excluded: MemoryError" in cluster.events
+            assert held.partition.participants == ("p", "a")
+            assert worker.status.n_plans == (2 if is_inside else 1)
 
 
 def test_a_postponed_search_is_made_once_after_the_pause(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,7 @@ from pliant.cluster.net.activation_coding import Coding, scale_links
 from pliant.cluster.watch import adapt
 from pliant.cluster.watch.adapt import Topology, is_alike, is_worthwhile, reason_to_solve
 from pliant.cluster.watch.topology_tracker import TopologyTracker
+from pliant.errors import ClusterError
 from pliant.ir.partition import Partition
 from pliant.models.encoder.encoder_source import EncoderSource
 from pliant.models.encoder.encoder_spec import EncoderSpec
@@ -308,7 +309,12 @@ class AdaptivePlanner:
         spec, partition = source.spec, solved.partition
         if is_in_place:
             self._held.clear()  # members free them when asked, even if the new plan then fails
-        held, answers = self._primary.plans.prepare(source, partition, self._coding, is_in_place=is_in_place)
+        plans = self._primary.plans
+        try:
+            held, answers = plans.prepare(source, partition, self._coding, is_in_place=is_in_place)
+        except ClusterError:
+            plans.forget(self._held)  # other members may hold it
+            raise
         loads = {name: (ready.loaded_bytes, ready.load_s) for name, ready in answers.items()}
         loads[self._primary.name] = held.runner.loaded.n_bytes, held.runner.loaded.seconds
         self._load_Bps |= {name: n / seconds for name, (n, seconds) in loads.items() if n and seconds > 0}
