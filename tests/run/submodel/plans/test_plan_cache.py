@@ -197,6 +197,22 @@ def test_planning_happens_in_time_that_an_answer_leaves() -> None:
     assert late <= 3
 
 
+def test_calls_with_targets_of_their_own_leave_few_plans_behind() -> None:
+    """A caller passes the rest of its own deadline, which is another number each time."""
+    device = Device()
+    own, level = device.plans.get(8, TARGET_S), device.plans.get(8, 0.011, as_profiled=True)
+    often, first = device.plans.get(8, 0.013), device.plans.get(8, 0.012)
+    for target_s in np.linspace(0.01, 0.03, 500).tolist():
+        device.plans.get(8, target_s)
+        assert device.plans.get(8, 0.013) is often
+    assert device.plans.get(8, TARGET_S) is own
+    assert device.plans.get(8, 0.011, as_profiled=True) is level
+    again = device.plans.get(8, 0.012)
+    assert again is not first
+    assert again.plan == first.plan
+    assert len(device.plans.clear()) <= 66
+
+
 def test_a_standby_keeps_the_promise_of_the_plan_it_stands_in_for() -> None:
     """Of plans for more dilation the best; of plans that met nothing under less, the smallest submodel."""
     device = Device()

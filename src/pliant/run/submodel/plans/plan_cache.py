@@ -20,6 +20,11 @@ from pliant.run.submodel.plans.submodel_planner import SessionOptions, SubmodelP
 _MOST_STANDBY = 40
 """The number of answers after which a standby plan is replaced by the wanted plan in any case."""
 
+_MOST_TARGETS = 64
+"""The number of lengths and targets of single calls whose plans are cached; a caller may give every call the
+rest of its own deadline.
+"""
+
 _OUT_OF_REACH = (
     "the target is out of reach: by the latest answers more than 5 % are interrupted for longer than the "
     "smallest submodel leaves of it"
@@ -55,6 +60,8 @@ class BoundPlan:
 class PlanCache:
     """Plans by key, made on demand, bound to the weights in memory, and cached.
 
+    Of targets other than that of `terms`, the least recently used are dropped, unless they are for the device
+    as profiled: service levels ask for these, and are few.
     They are made under `terms`; `overhead` is the memory that the session needs besides weights. Without
     `adapts`, and for answers without a target, every plan is for the device as profiled. `fixed` is a plan
     used for every key.
@@ -75,6 +82,7 @@ class PlanCache:
         self.adapts = terms.adapts and fixed is None
         self._planner, self._weights, self._fixed, self._clock = planner, weights, fixed, clock
         self._made: dict[PlanKey, BoundPlan] = {}
+        self._recent: dict[tuple[int, float], None] = {}
         self._least_s: dict[int, float] = {}
         self._wanted: PlanKey | None = None
         self._planning_s, self._n_standby = 0.0, 0
@@ -101,6 +109,8 @@ class PlanCache:
         """
         if as_profiled:
             return self._made.get(PlanKey(length, target_s)) or self._plan(PlanKey(length, target_s))
+        if target_s != self.terms.target_s:
+            self._drop_but(length, target_s)
         key = self._key(length, target_s)
         return find_standby(self._made, key) or self._plan(key)
 
@@ -151,6 +161,15 @@ class PlanCache:
         if self.is_within_reach(used, length, target_s) or not used.plan.meets_target:
             return used.plan
         return replace(used.plan, meets_target=False, reasons=(_OUT_OF_REACH, *used.plan.reasons))
+
+    def _drop_but(self, length: int, target_s: float) -> None:
+        """Count a use of these plans, and drop the least recently used ones if there are too many."""
+        self._recent.pop((length, target_s), None)
+        self._recent[length, target_s] = None
+        if len(self._recent) > _MOST_TARGETS:
+            oldest = next(iter(self._recent))
+            del self._recent[oldest]
+            self._made = {key: one for key, one in self._made.items() if (key.length, key.target_s) != oldest}
 
     def _key(self, length: int, target_s: float) -> PlanKey:
         if not self._adapts_to(target_s):
