@@ -12,11 +12,20 @@ import pytest
 
 from pliant.route.node_messages import ROUTE_HEADER, RouteMessage, encode_route
 from pliant.run.process_memory import MemoryBudget
+from pliant.serve.access.rates import ClientRates, Rate
 from pliant.serve.access.security import bearer
 from pliant.serve.http.limits import Limits
 from pliant.serve.repository.model_slot import ModelSlot
 from tests.serve.nodes import ANY_PORT, PATIENCE_S, Running, asking
-from tests.serve.repository.test_repository_api import Shelf, asked, change, index, mark_of, serving
+from tests.serve.repository.test_repository_api import (
+    AS_OPERATOR,
+    Shelf,
+    asked,
+    change,
+    index,
+    mark_of,
+    serving,
+)
 from tests.serve.test_routing import until
 
 LONG_S = 50.0
@@ -185,3 +194,44 @@ def test_health_checks_and_pings_load_no_model(monkeypatch: pytest.MonkeyPatch) 
         about = httpx.get(f"{node.url}/v2/models/slow", headers=bearer(client), timeout=PATIENCE_S)
         assert about.status_code == 200
         assert len(slow.opened) == 2
+
+
+def counted(node: Running, status: int) -> bool:
+    """Whether exactly one response of `slow` had that status."""
+    told = httpx.get(f"{node.url}/metrics", headers=AS_OPERATOR, timeout=PATIENCE_S).text
+    (line,) = (
+        line
+        for line in told.splitlines()
+        if line.startswith("pliant_responses_total{")
+        and all(f'"{label}"' in line for label in ("slow", "/v2/models/slow/infer", status))
+    )
+    return line.endswith(" 1.0")
+
+
+def test_a_client_over_its_rate_loads_no_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that is refused for its deadline is counted, and has the headers of every answer."""
+    with evicted(monkeypatch, rates=ClientRates(Rate(1e-9, 2))) as (node, slow):
+        slow.gate.clear()
+        late = infer(node, soon(deadline_s=5.0), **{"x-request-id": "order-7"})
+        assert (late.status_code, late.headers["x-request-id"]) == (503, "order-7")
+        assert late.headers["pliant-model-version"] == "1"
+        often = infer(node, soon(deadline_s=5.0))
+        assert (often.status_code, "x-request-id" in often.headers) == (429, True)
+        slow.gate.set()
+        assert counted(node, 503)
+        assert counted(node, 429)
+
+
+def test_a_request_that_loads_its_model_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the node that loads, not by the model's application again."""
+    with evicted(monkeypatch, rates=ClientRates(Rate(1e-9, 3))) as (node, _):
+        assert [infer(node, asking("ab")).status_code for _ in range(3)] == [200, 200, 429]
+        assert counted(node, 429)
+
+
+def test_a_page_of_another_site_loads_no_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is refused before its request has an effect."""
+    with evicted(monkeypatch) as (node, slow):
+        assert infer(node, asking("ab"), origin="http://evil.example").status_code == 403
+        assert len(slow.opened) == 1
+        assert counted(node, 403)

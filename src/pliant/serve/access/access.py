@@ -101,11 +101,6 @@ class AccessControl:
             return Refusal(429, why, {"retry-after": str(math.ceil(wait_s))})
         return self._refusal(request, rule, known) or AccessGrant(client)
 
-    def allows(self, request: AccessRequest) -> bool:
-        """Whether a call is allowed, without regard to rate limits; it is not counted."""
-        rule = rule_for(request.method, request.path)
-        return not rule.roles or self._refusal(request, rule, self._known(request)) is None
-
     @property
     def counts_bytes(self) -> bool:
         """Whether bytes are limited, so that calls must `spend` them."""

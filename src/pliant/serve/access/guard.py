@@ -19,6 +19,8 @@ from pliant.serve.protocol.inference import JSON
 _ROUTE = ROUTE_HEADER.lower().encode()
 _FIRST = (b"host", b"origin")
 """Headers of which only the first value is used."""
+_ADMITTED = "pliant.admitted"
+"""Key in the scope of a call whose access was checked; it is neither checked nor counted again."""
 
 
 class GuardedNode(Protocol):
@@ -50,51 +52,19 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        request = _access_request(scope)
-        found = self._admit(request)
-        if isinstance(found, Response):
-            await found(scope, receive, self._add_headers(request.path, send, ()))
+        refusal = None
+        if _ADMITTED not in scope:
+            refusal, receive, send = admit(self._access, scope, receive, send)
+        request: AccessRequest = scope[_ADMITTED]
+        if refusal is not None:
+            await refusal(scope, receive, self._add_headers(request.path, send, ()))
             return
         identity = self._identity if request.of_node else ()
-        if found.client is not None and self._access.counts_bytes:
-            receive, send = self._count_received(receive, found), self._count_sent(send, found)
         try:
             await self._app(scope, receive, self._add_headers(request.path, send, identity))
         except asyncio.CancelledError:  # the client disconnected
             self._node.metrics.child(self._node.metrics.responses, self._label(request.path), 499).inc()
             raise
-
-    def allows(self, scope: Scope) -> bool:
-        """Whether a call is allowed; it is not counted."""
-        return scope["path"].isprintable() and self._access.allows(_access_request(scope))
-
-    def _admit(self, request: AccessRequest) -> AccessGrant | Response:
-        if not request.path.isprintable():  # route patterns also match a path that ends with a line break
-            return error_response(404, "there is no such path.", {"connection": "close"})
-        found = self._access.admit(request)
-        if isinstance(found, AccessGrant):
-            return found
-        form = openai_error if request.path.startswith(OPENAI_PATHS) else error_response
-        return form(found.status, found.why, found.headers)
-
-    def _count_received(self, receive: Receive, admitted: AccessGrant) -> Receive:
-        """Wrap `receive` to count the received bytes."""
-
-        async def receiving() -> Any:
-            message = await receive()
-            self._access.spend(admitted, len(message.get("body", b"")))
-            return message
-
-        return receiving
-
-    def _count_sent(self, send: Send, admitted: AccessGrant) -> Send:
-        """Wrap `send` to count the sent bytes."""
-
-        def counting(message: Any) -> Awaitable[None]:
-            self._access.spend(admitted, len(message.get("body", b"")))
-            return send(message)
-
-        return counting
 
     def _add_headers(self, path: str, send: Send, identity: Sequence[tuple[bytes, bytes]]) -> Send:
         """Wrap `send` to add the headers of every response and count its status."""
@@ -111,6 +81,43 @@ class Guard:
 
     def _label(self, path: str) -> str:
         return path if path in self._paths else "other"
+
+
+def admit(
+    access: AccessControl, scope: Scope, receive: Receive, send: Send
+) -> tuple[Response | None, Receive, Send]:
+    """Check and count a call, which its guard then does not: the refusal, and channels that count bytes."""
+    request = scope[_ADMITTED] = _access_request(scope)
+    if not request.path.isprintable():  # route patterns also match a path that ends with a line break
+        return error_response(404, "there is no such path.", {"connection": "close"}), receive, send
+    found = access.admit(request)
+    if not isinstance(found, AccessGrant):
+        form = openai_error if request.path.startswith(OPENAI_PATHS) else error_response
+        return form(found.status, found.why, found.headers), receive, send
+    if found.client is None or not access.counts_bytes:
+        return None, receive, send
+    return None, _count_received(access, receive, found), _count_sent(access, send, found)
+
+
+def _count_received(access: AccessControl, receive: Receive, admitted: AccessGrant) -> Receive:
+    """Wrap `receive` to count the received bytes."""
+
+    async def receiving() -> Any:
+        message = await receive()
+        access.spend(admitted, len(message.get("body", b"")))
+        return message
+
+    return receiving
+
+
+def _count_sent(access: AccessControl, send: Send, admitted: AccessGrant) -> Send:
+    """Wrap `send` to count the sent bytes."""
+
+    def counting(message: Any) -> Awaitable[None]:
+        access.spend(admitted, len(message.get("body", b"")))
+        return send(message)
+
+    return counting
 
 
 def error_response(status: int, why: str, headers: Mapping[str, str]) -> Response:

@@ -2,17 +2,22 @@
 
 import asyncio
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from typing import final
 from urllib.parse import parse_qs
 
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from pliant.errors import PliantError
-from pliant.route.node_identity import MODEL_HEADER
+from pliant.route.node_identity import MODEL_HEADER, Identity
 from pliant.route.node_messages import ROUTE_HEADER
-from pliant.serve.access.guard import error_response
+from pliant.serve.access.access import AccessControl
+from pliant.serve.access.guard import Guard, admit, error_response
+from pliant.serve.access.roles import rule_for
+from pliant.serve.answers.metrics import Metrics
 from pliant.serve.http.body_reader import ARRIVED_S, BodyReader
 from pliant.serve.http.limits import Limits
 from pliant.serve.http.repository_paths import RepositoryPaths
@@ -20,12 +25,24 @@ from pliant.serve.protocol.early_terms import early_terms
 from pliant.serve.protocol.inference import HEADER_LENGTH
 from pliant.serve.repository.live_model import LiveModel
 from pliant.serve.repository.model_repository import ModelRepository
+from pliant.serve.telemetry.observed_app import ObservedApp
+from pliant.serve.telemetry.request_context import ServedModel
+from pliant.serve.telemetry.tracing import Tracer
 
 _MODELS = "/v2/models/"
 _MOST_FIELDS = 16
 _INFER = "/infer"
 _IDENTITY = MODEL_HEADER.lower().encode()
 _Name = tuple[str, str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class _EvictedNode:
+    """Stands in for the node of an evicted model, whose metrics continue."""
+
+    identity: Identity
+    metrics: Metrics
+    is_draining: bool
 
 
 @final
@@ -38,46 +55,68 @@ class ModelApps:
     """
 
     def __init__(
-        self, repository: ModelRepository, front: RepositoryPaths, bodies: BodyReader, limits: Limits
+        self,
+        repository: ModelRepository,
+        front: RepositoryPaths,
+        bodies: BodyReader,
+        access: AccessControl,
+        limits: Limits,
+        tracer: Tracer,
     ) -> None:
         self._repository, self._front = repository, front
-        self._bodies, self._limits = bodies, limits
+        self._bodies, self._access, self._limits, self._tracer = bodies, access, limits, tracer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or self._front.owns(scope):
             await self._front(scope, receive, send)
             return
         asked = self._model_of(scope) or self._first()
-        is_live = asked is not None and self._repository.is_live(*asked)
-        if asked is None or not (is_live or self._may_load(scope, *asked)):
-            await self._front(scope, receive, send)
-            return
-        is_asked = scope["method"] == "POST" and scope["path"].endswith(_INFER)
-        try:
-            if is_asked and not is_live:
-                await self._infer_when_loaded(scope, receive, send, asked)
-                return
+        if asked is not None and self._repository.is_live(*asked):
             async with self._repository.lease(*asked) as live:
                 await live.app(_rename_model(scope, live), receive, send)
-        except PliantError as error:  # errors of the model's own paths are handled there
-            await self._front.failure(error)(scope, receive, send)
-        except HTTPException as error:
-            refused = error_response(error.status_code, error.detail, dict(error.headers or {}))
-            await refused(scope, receive, send)
-        except ClientDisconnect:
-            return
+        elif asked is not None and self._may_load(scope, *asked):
+            await self._answer_when_loaded(scope, receive, send, asked)
+        else:
+            await self._front(scope, receive, send)
 
-    async def _infer_when_loaded(self, scope: Scope, receive: Receive, send: Send, asked: _Name) -> None:
-        """Count the loading time against the deadline, which is in the body."""
+    async def _answer_when_loaded(self, scope: Scope, receive: Receive, send: Send, asked: _Name) -> None:
+        """Load an evicted model, for a caller whom the guard admits, and pass the request to it."""
+        slot = self._repository.wanted(*asked)
+        refusal, receive, send = admit(self._access, scope, receive, send)
+        if refusal is None:
+            try:
+                async with AsyncExitStack() as held:
+                    scope, receive, live = await self._load(scope, receive, asked, held)
+                    await live.app(_rename_model(scope, live), receive, send)
+                return
+            except PliantError as error:  # errors of the model's own paths are handled there
+                refusal = self._front.failure(error)
+            except HTTPException as error:
+                refusal = error_response(error.status_code, error.detail, dict(error.headers or {}))
+            except ClientDisconnect:
+                refusal = Response(status_code=499)
+        front, method, path = self._front.front, scope["method"], scope["path"]
+        node = _EvictedNode(Identity(), slot.metrics or front.metrics, front.is_draining)
+        guard = Guard(refusal, node, self._access, frozenset({path} if rule_for(method, path).path else ()))
+        model = ServedModel(slot.key.name, slot.key.version)
+        await ObservedApp(guard, model, self._tracer, front.name)(scope, receive, send)
+
+    async def _load(
+        self, scope: Scope, receive: Receive, asked: _Name, held: AsyncExitStack
+    ) -> tuple[Scope, Receive, LiveModel]:
+        """The model, held until `held` ends, and the request for it.
+
+        Inference counts the loading time against its deadline, which is in the body.
+        """
+        if scope["method"] != "POST" or not scope["path"].endswith(_INFER):
+            return scope, receive, await held.enter_async_context(self._repository.lease(*asked))
         request, loop = Request(scope, receive), asyncio.get_running_loop()
-        async with AsyncExitStack() as held:
-            async with self._bodies.read(request, self._limits.body_bytes) as content:
-                headers = request.headers
-                terms = early_terms(content, headers.get(HEADER_LENGTH), headers.get(ROUTE_HEADER))
-                start_s = loop.time()
-                live = await held.enter_async_context(self._repository.lease(*asked, terms))
-            again = {ARRIVED_S: start_s, **_without_encoding(scope)}
-            await live.app(_rename_model(again, live), _replay(content, receive), send)
+        async with self._bodies.read(request, self._limits.body_bytes) as content:
+            headers = request.headers
+            terms = early_terms(content, headers.get(HEADER_LENGTH), headers.get(ROUTE_HEADER))
+            start_s = loop.time()
+            live = await held.enter_async_context(self._repository.lease(*asked, terms))
+        return {ARRIVED_S: start_s, **_without_encoding(scope)}, _replay(content, receive), live
 
     def _may_load(self, scope: Scope, name: str, version: str | None) -> bool:
         """Whether a request may trigger the loading of an evicted model: paths of its own, except probes.
@@ -86,7 +125,7 @@ class ModelApps:
         """
         path: str = scope["path"]
         is_of_model = path.startswith(_MODELS) and not path.endswith("/ready")
-        return is_of_model and self._repository.is_served(name, version) and self._front.admits(scope)
+        return is_of_model and self._repository.is_served(name, version)
 
     def _model_of(self, scope: Scope) -> _Name | None:
         """The model that a request names, if this node knows it; None for the first model."""

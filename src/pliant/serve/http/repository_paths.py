@@ -112,10 +112,6 @@ class RepositoryPaths:
             )
         )
 
-    def admits(self, scope: Scope) -> bool:
-        """Whether the caller may trigger the loading of a model."""
-        return self._guard.allows(scope)
-
     def failure(self, error: PliantError) -> Response:
         """The error response, with the name of this node."""
         status = change_status(error)

@@ -224,7 +224,7 @@ async def serve_models(
         open_.push_async_callback(repository.close)
         await repository.start()
         paths = RepositoryPaths(repository, bodies, access, options.name or "", version, page)
-        app = GzipMiddleware(ModelApps(repository, paths, bodies, options.limits))
+        app = GzipMiddleware(ModelApps(repository, paths, bodies, access, options.limits, tracer))
 
         manager = service_manager(child_environment())
 
