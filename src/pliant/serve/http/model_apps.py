@@ -112,8 +112,8 @@ class ModelApps:
             return scope, receive, await held.enter_async_context(self._repository.lease(*asked))
         request, loop = Request(scope, receive), asyncio.get_running_loop()
         async with self._bodies.read(request, self._limits.body_bytes) as content:
-            headers = request.headers
-            terms = early_terms(content, headers.get(HEADER_LENGTH), headers.get(ROUTE_HEADER))
+            n_json, route = request.headers.get(HEADER_LENGTH), request.headers.get(ROUTE_HEADER)
+            terms = early_terms(content, n_json, route, self._limits)
             start_s = loop.time()
             live = await held.enter_async_context(self._repository.lease(*asked, terms))
         return {ARRIVED_S: start_s, **_without_encoding(scope)}, _replay(content, receive), live

@@ -7,21 +7,24 @@ import msgspec
 from pliant.errors import InputError, RouteError
 from pliant.route.choice.request_terms import NO_TERMS, Terms
 from pliant.route.node_messages import decode_route
+from pliant.serve.http.limits import Limits
 
 
 class _RequestParameters(msgspec.Struct, frozen=True):
     """A request of which only the parameters are decoded."""
 
-    parameters: dict[str, Any] = {}
+    parameters: msgspec.Raw = msgspec.Raw(b"{}")
 
 
 _DECODER = msgspec.json.Decoder(_RequestParameters)
+_PARAMETERS = msgspec.json.Decoder(dict[str, Any])
 
 
-def early_terms(body: bytes, header_bytes: str | None, route: str | None) -> Terms:
+def early_terms(body: bytes, header_bytes: str | None, route: str | None, limits: Limits) -> Terms:
     """The deadline of a request, or that in the route header of the node that forwarded it (`route`).
 
-    Unreadable input has no deadline here; it is refused when the whole request is read.
+    Unreadable input, and parameters longer than `limits` allow, have no deadline here; they are refused when
+    the whole request is read.
     """
     if route is not None:
         try:
@@ -32,7 +35,10 @@ def early_terms(body: bytes, header_bytes: str | None, route: str | None) -> Ter
             return Terms(passed.deadline_s or None, best_effort=passed.best_effort)
     n = int(header_bytes) if header_bytes is not None and header_bytes.isdecimal() else len(body)
     try:
-        said = _DECODER.decode(memoryview(body)[:n]).parameters
+        parameters = _DECODER.decode(memoryview(body)[:n]).parameters
+        if memoryview(parameters).nbytes > limits.head_bytes:
+            return NO_TERMS
+        said = _PARAMETERS.decode(parameters)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return NO_TERMS
     return stated_terms(said)
