@@ -167,6 +167,16 @@ def test_a_plan_that_one_member_cannot_hold_stays_nowhere(
             assert worker.status.n_plans == (2 if is_inside else 1)
 
 
+def test_a_model_without_plans_is_forgotten_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its input and head were loaded to be measured."""
+    kept: list[Collection[object]] = []
+    monkeypatch.setattr(FakeStageBuilder, "keep", lambda self, holders: kept.append(holders))
+    with FakeCluster() as cluster:
+        with AdaptivePlanner(cluster.primary, lambda: 10**9, Searches().choose) as planner:
+            planner.forget(cluster.source)
+        assert kept == [[]]
+
+
 def test_a_postponed_search_is_made_once_after_the_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     """A plan based on a partition for another length was kept for ever, or was searched again every time."""
     searches = Searches()

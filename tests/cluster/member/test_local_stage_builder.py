@@ -1,15 +1,20 @@
 """What a device keeps of its models from plan to plan."""
 
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from pliant.api.open_encoder import open_encoder
 from pliant.cluster.member.local_stage_builder import LocalStageBuilder
 from pliant.cluster.member.shard import Shard
 from pliant.ir.partition import Partition, Share
+from pliant.ir.program import Compute
 from pliant.kernels.emit.isa import host_isa
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import ThreadPool
+from pliant.plan.split.split_program import split
 from tests.cluster.sources import RandomSource, random_source
 from tests.plan.splits import bert
 
@@ -79,3 +84,36 @@ def test_weights_that_are_replaced_in_place_are_gone_before_others_are_read(
         assert held
         assert max(held) <= new.weight_bytes == holding.weight_bytes < old_bytes
         assert old.weight_bytes == 0
+
+
+def test_all_lengths_share_the_weights_of_input_and_head(
+    tiny_model: Callable[..., Path], tmp_path: Path
+) -> None:
+    """The head of each length had its own copy, and all of them stayed after the model was closed."""
+    library = Library(host_isa(), tmp_path)
+    encoder = open_encoder(tiny_model("bert"), tmp_path)
+    with ThreadPool(1, library) as pool:
+
+        def answer(builder: LocalStageBuilder, tokens: int) -> np.ndarray:
+            partition = Partition("ws", "p", (Share("p", encoder.spec.n_heads, tokens),), tokens)
+            shard = builder.prepare(encoder, partition)
+            shard.begin(encoder.prepare({"ids": np.arange(tokens)}).feeds)
+            for step in split(encoder.spec, partition).steps:
+                assert isinstance(step.work, Compute)
+                shard.compute(0, step.work)
+            return shard.answer()
+
+        def end_bytes(builder: LocalStageBuilder) -> int:
+            return builder.bytes_of(encoder) - builder.weight_bytes
+
+        builder, lengths = LocalStageBuilder("p", library, pool), (5, 9, 7)
+        answers = [answer(builder, tokens) for tokens in lengths[:1]]
+        one_bytes = end_bytes(builder)
+        answers += [answer(builder, tokens) for tokens in lengths[1:]]
+        of_positions = sum(4 * encoder.spec.hidden * tokens for tokens in lengths[1:])
+        assert end_bytes(builder) == one_bytes + of_positions
+        for tokens, found in zip(lengths, answers, strict=True):
+            np.testing.assert_array_equal(found, answer(LocalStageBuilder("p", library, pool), tokens))
+        builder.keep(())
+        assert builder.bytes_of(encoder) == 0
+        np.testing.assert_array_equal(answer(builder, 5), answers[0])

@@ -263,6 +263,15 @@ def test_a_cluster_that_was_never_slower_than_measured_is_not_probed(
         assert session.reconsider() is False
 
 
+def test_a_closed_model_takes_no_memory(lone: Cluster, tiny_model: Callable[..., Path]) -> None:
+    """The weights of its head stayed, in a copy for each length."""
+    session = lone.open(tiny_model("bert"))
+    session(session.sample(9))
+    assert session.weight_bytes > 0
+    session.close()
+    assert session.weight_bytes == 0
+
+
 def test_a_plans_bound_follows_what_its_runs_took(lone: Cluster, tiny_model: Callable[..., Path]) -> None:
     """Before a run it is the prediction; then a target is judged by what 95 of 100 runs stay under."""
     with lone.open(tiny_model("bert")) as session:

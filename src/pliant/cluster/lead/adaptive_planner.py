@@ -224,7 +224,8 @@ class AdaptivePlanner:
         """Free all plans of a model on all members. No run may be in progress."""
         if self._pending is not None:
             self._take_pending()
-        self._forget([held for held in self._held if held.source.whole.identity != source.whole.identity])
+        self._held = [held for held in self._held if held.source.whole.identity != source.whole.identity]
+        self._primary.plans.forget(self._held)
 
     def prediction_of(self, held: ReadyPlan) -> Prediction:
         """Return the inputs of a plan that was begun here."""

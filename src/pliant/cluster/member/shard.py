@@ -72,18 +72,17 @@ class ModelShards:
 
     @property
     def end_bytes(self) -> int:
-        """Bytes of the weights held for the input and the head."""
-        return sum(array.nbytes for end in list(self._ends.values()) for array in end.weights.values())
+        """Bytes of the weights held for the input and the head; all lengths share them."""
+        return sum(array.nbytes for array in self._end_weights())
 
     def memory(self) -> tuple[MemoryPart, ...]:
         """Return this device's memory for the model: as predicted when packed, and as measured now."""
-        ends, made = list(self._ends.values()), list(self._made)
-        end_weights = [array for end in ends for array in end.weights.values()]
+        made, end_weights = list(self._made), self._end_weights()
         own = [array for one in made for array in (one.arena, *one.buffers)]
         used = sum(one.arena_bytes for one in made)
         return (
             measure_part("weights", self.weight_bytes, self._forms.arrays),
-            measure_part("input and head", self.end_bytes, end_weights),
+            measure_part("input and head", sum(x.nbytes for x in end_weights), end_weights),
             measure_part("activations", used, own),
         )
 
@@ -118,6 +117,8 @@ class ModelShards:
     def keep(self, *used: "Shard") -> None:
         """Free the weights that none of `used` reads; all other shards can no longer run."""
         self._release(used)
+        if not used:
+            self._ends.clear()
         self._forms.keep({key for shard in used for key in shard.weight_keys})
 
     def _release(self, but: Collection["Shard"]) -> None:
@@ -132,12 +133,22 @@ class ModelShards:
             graph: Graph = self.source.input(rows) if kernel == INPUT else self.source.head(rows)
             image = fragment_image(graph, Target(self._library.isa, self._pool.n_threads))
             self._pool.reserve(image.scratch_bytes)
-            weights = SharedWeights().pack(image, {})
+            packed = SharedWeights().pack(image, {})
+            weights = {name: self._find_equal(name, array) for name, array in packed.items()}
             end = _EndStage(StageForm(image), load_kernels(image_kernels(image), self._library), weights)
         self._ends[key] = end  # most recent last
         if len(self._ends) > _MOST_ENDS:
             del self._ends[next(iter(self._ends))]
         return end
+
+    def _find_equal(self, name: str, array: np.ndarray) -> np.ndarray:
+        """Return the array of that name and content that an end for another length has, or `array`."""
+        known = (end.weights.get(name) for end in reversed(self._ends.values()))
+        return next((one for one in known if one is not None and np.array_equal(one, array)), array)
+
+    def _end_weights(self) -> list[np.ndarray]:
+        every = {id(array): array for end in list(self._ends.values()) for array in end.weights.values()}
+        return list(every.values())
 
 
 @final
@@ -226,6 +237,7 @@ class Shard:
         """Free the weights even if this object is still referenced; a running stage keeps its own."""
         self._stages = {}
         self._weights = {}
+        self._ends = {}
 
     def begin(self, feeds: Mapping[str, np.ndarray]) -> None:
         """On the primary: set the input of the next run. Raises InputError for invalid feeds."""
