@@ -254,8 +254,8 @@ class GrpcService:
             raise NodeError("pending requests use all of the buffer memory; try again.", 503, 1)
         try:
             self._budget.keep(held)
-            left_s = _deadline_s(request, asked.context, node)
-            body = read_infer(request, node.limits, None if left_s is None else left_s + waited_s)
+            deadline_s = sooner_deadline_s(request, asked.context, node.terms.deadline_s, waited_s)
+            body = read_infer(request, node.limits, deadline_s)
             id = metadata_of(asked.context).get(REQUEST_HEADER.lower())
             answer = await node.infer(InferCall(body.content, body.header_bytes, None, id, client, waited_s))
         finally:
@@ -273,22 +273,23 @@ def _read(read: Callable[[bytes], Any], content: bytes) -> Any:
         raise InputError(f"the request is not a valid message of this method: {error}.") from error
 
 
-def _deadline_s(request: Any, context: Any, node: ServingNode) -> float | None:
-    """Seconds until the gRPC deadline, if it is sooner than the deadline of the request or the node.
+def sooner_deadline_s(request: Any, context: Any, default_s: float | None, waited_s: float) -> float | None:
+    """The gRPC deadline, if it is sooner than that of the request, or the node's `default_s`; else None.
 
-    Otherwise None. Clients give every call a deadline of minutes, which is not a latency target.
+    All are in seconds since the call came, `waited_s` ago. Clients give every call a deadline of minutes,
+    which is not a latency target.
     """
     left_s = context.time_remaining()
     if left_s is None:
         return None
-    given = request.parameters.get("deadline_s")
-    said: float | None = node.terms.deadline_s
+    given, said = request.parameters.get("deadline_s"), default_s
     if given is not None:
         choice = given.WhichOneof("parameter_choice")
         if choice not in ("int64_param", "double_param", "uint64_param"):
             return None  # reading the terms refuses it
         said = getattr(given, choice)
-    return left_s if said is None or said > left_s else None
+    deadline_s: float = left_s + waited_s
+    return deadline_s if said is None or said > deadline_s else None
 
 
 def _early_terms(request: Any, context: Any) -> Terms:
