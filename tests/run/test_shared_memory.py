@@ -15,13 +15,14 @@ from hypothesis import strategies as st
 import pliant
 from pliant.errors import BudgetError, InputError, ModelError, StoreError
 from pliant.ir.endpoint import Request
+from pliant.ir.link import Link
 from pliant.plan.memory_shares import MemoryOption
 from pliant.plan.plan import NO_TARGET_S
 from pliant.run.array_sessions.recurrent_session import RecurrentSession
 from pliant.run.process_memory import MemoryBudget
 from pliant.run.submodel.elastic_session import ElasticSession
 from pliant.run.submodel.plans.submodel_planner import SessionOptions
-from tests.run.conftest import ELASTIC, OpenElastic
+from tests.run.conftest import ELASTIC, OpenElastic, paper_profile
 
 ASSETS = Path(pliant.__file__).parent / "models" / "assets"
 TEXT, OTHER = "a charming and often affecting journey", "dull, and far too long"
@@ -96,6 +97,61 @@ def test_a_fixed_share_has_others_free_what_they_can_do_without() -> None:
     assert (pretender.held_bytes, budget.free_bytes) == (40, 5)
     budget.release(owner)
     assert budget.free_bytes == 60
+
+
+def test_a_model_that_cannot_free_its_weights_keeps_its_share() -> None:
+    """What it holds is not another model's, whatever it said before that it can do with."""
+    budget, every = MemoryBudget(100), list[Pretender]()
+    stubborn = Pretender("one", budget, [10, 60], every)
+
+    def refuse(n_bytes: int) -> None:
+        raise BudgetError(f"{n_bytes} are too few")
+
+    stubborn.hold = refuse  # type: ignore[method-assign]
+    with pytest.raises(BudgetError, match="only 40 B are free"):
+        Pretender("two", budget, [50], every)
+    assert [(share.name, share.share_bytes) for share in budget.shares] == [("one", 60)]
+    two = Pretender("two", budget, [30], every)
+    with pytest.raises(BudgetError, match="only 40 B are free"):
+        two.ask(50)
+    assert [share.share_bytes for share in budget.shares] == [60, 30]
+
+
+def test_another_target_changes_what_a_session_needs_of_the_budget(elastic_session: OpenElastic) -> None:
+    """It opened with a target that is met in less memory: others were given what it no longer can free."""
+    profile, loose_s, tight_s = paper_profile(disk=Link(1e-4, 1e6)), 0.006, 0.004
+    options = SessionOptions(loose_s, None, length=8, n_threads=1, adapts=False)
+    with elastic_session(options, profile=profile, memory=MemoryBudget(10**8)) as session:
+        least = session.share.least_bytes
+        session.retarget(latency=tight_s)
+        more = session.share.least_bytes - least
+        assert more > 0
+    budget = MemoryBudget(2 * least)
+    with elastic_session(options, profile=profile, memory=budget) as first:
+        first.retarget(latency=tight_s)
+        with (
+            pytest.raises(BudgetError, match=f"at least {2 * least + more}"),
+            elastic_session(options, profile=profile, memory=budget),
+        ):
+            pass
+        assert first(TEXT).label is not None
+        first.retarget(latency=loose_s)
+        with elastic_session(options, profile=profile, memory=budget) as second:
+            with pytest.raises(BudgetError, match=f"at least {2 * least + more}"):
+                first.retarget(latency=tight_s)
+            assert first.options.target_s == loose_s
+            assert first(TEXT).label == second(TEXT).label
+            assert measured(budget, first, second) <= budget.total_bytes
+    budget = MemoryBudget(2 * least + more)
+    with (
+        elastic_session(options, profile=profile, memory=budget) as first,
+        elastic_session(options, profile=profile, memory=budget) as second,
+    ):
+        for one in (first, second):
+            one.retarget(latency=tight_s)
+            assert first(TEXT).label == second(TEXT).label
+            assert measured(budget, first, second) <= budget.total_bytes
+            one.retarget(latency=loose_s)
 
 
 def test_the_model_that_is_asked_more_often_holds_more() -> None:

@@ -66,7 +66,10 @@ class BudgetedSession(Protocol):
         ...
 
     def hold(self, n_bytes: int) -> None:
-        """Hold at most `n_bytes` from now on: free the rest, or read what fits. Call with `turns` held."""
+        """Hold at most `n_bytes` from now on: free the rest, or read what fits. Call with `turns` held.
+
+        Raises BudgetError, changing nothing, if it must hold more.
+        """
         ...
 
 
@@ -180,10 +183,10 @@ class MemoryBudget:
             demands = self._demands()
             demands[id(session)] = demands[id(session)].at_least(least_bytes)
             shares = self._divided(demands)
+            self._apply(shares, session)
         except BudgetError:
-            del self._members[id(session)]
+            self._forget(id(session))
             raise
-        self._apply(shares, session)
         return shares[id(session)]
 
     def ensure_share(
@@ -206,10 +209,10 @@ class MemoryBudget:
         demands[id(session)] = demands[id(session)].at_least(least_bytes).at_most(least_bytes)
         try:
             shares = self._divided(demands)
+            self._apply(shares, session)
         except BudgetError:
             member.demand = before
             raise
-        self._apply(shares, session)
         return shares[id(session)]
 
     def count_request(self, session: BudgetedSession) -> None:
@@ -278,15 +281,20 @@ class MemoryBudget:
         return {key: one.n_bytes for key, one in zip(demands, holdings, strict=True)}
 
     def _apply(self, shares: Mapping[int, int], caller: BudgetedSession | None) -> None:
-        """Shrink sessions first, then grow the others; `caller` applies its own share."""
+        """Shrink sessions first, then grow the others; `caller` applies its own share.
+
+        Raises BudgetError if a session must hold more than its new share, so that the caller's does not fit.
+        """
         mine = -1 if caller is None else id(caller)
         changes = {key: n_bytes - self._reserved.get(key, 0) for key, n_bytes in shares.items()}
         for key in sorted(changes, key=lambda key: changes[key]):
             session = self._members[key].session()
             if session is None or (not changes[key] and key != mine):
                 continue
-            if key != mine and changes[key] < 0:
-                _hold(session, shares[key])
+            if key != mine and changes[key] < 0 and not _hold(session, shares[key]):
+                continue  # it still holds what it did
+            if key != mine and changes[key] > self.free_bytes:
+                continue  # another one does
             self.reserve(session, shares[key])
             if key != mine and changes[key] > 0:
                 _hold(session, shares[key])
@@ -297,14 +305,16 @@ class MemoryBudget:
         self._members.pop(key, None)
 
 
-def _hold(session: BudgetedSession, n_bytes: int) -> None:
-    """Apply a share to another session. Its read errors are logged, not raised: its own requests will raise
-    them.
+def _hold(session: BudgetedSession, n_bytes: int) -> bool:
+    """Apply a share to another session; whether it holds no more. Its read errors are logged, not raised: its
+    own requests will raise them.
     """
     try:
         session.hold(n_bytes)
     except PliantError as error:
         _LOG.warning("%s cannot hold what it should: %s", session.name, error)
+        return not isinstance(error, BudgetError)
+    return True
 
 
 def _held_of(demand: MemoryDemand, share_bytes: int) -> MemoryOption:

@@ -292,7 +292,10 @@ class ElasticSession(TextSession[ElasticDetails]):
         preload_bytes, memory_bytes = (None if x is None else parse_bytes(x) for x in (preload, memory))
         with self._turns.lock:
             self._check_open()
-            self.runner.retarget(target_s, preload_bytes, memory_bytes)
+            if self.share is not None and target_s is not None:
+                self.share.retarget(target_s)
+            else:
+                self.runner.retarget(target_s, preload_bytes, memory_bytes)
             self.runner.warm_again(self.encode("a"))
             self._renew_trade()
 

@@ -61,13 +61,26 @@ class SubmodelShare:
                 "divided by how often each is asked: open it with a `memory` of its own to choose its part."
             )
 
+    def retarget(self, target_s: float) -> None:
+        """Change the target, and with it the least memory; take more of the budget if it needs more.
+
+        Raises BudgetError, changing nothing, if no plan meets the target or others cannot free enough.
+        """
+        runner = self._runner
+        assert runner is not None
+        options = replace(runner.options, target_s=target_s)
+        holdings = holdings_of(runner.planner, options, self._overhead)
+        share = self._memory.ensure_share(self, holdings[0].n_bytes, holdings)
+        self._holdings = holdings
+        self._shrink_within(share)
+        runner.retarget(target_s, memory_bytes=None if share == options.memory_bytes else share)
+
     def hold(self, n_bytes: int) -> None:
-        runner, least = self._runner, self.least_bytes
+        runner = self._runner
         assert runner is not None
         self._is_filled = False
         try:
-            if n_bytes < least + self._more_bytes(runner.engine.encoder.tokens):
-                runner.shrink(self._n_tokens)
+            self._shrink_within(n_bytes)
             runner.retarget(memory_bytes=n_bytes)
             self._is_filled = True
         finally:
@@ -92,6 +105,12 @@ class SubmodelShare:
         if share != runner.options.memory_bytes:
             runner.retarget(memory_bytes=share)
         runner.reserve(n_tokens)
+
+    def _shrink_within(self, n_bytes: int) -> None:
+        """Free the activations of longer inputs if they leave too little of `n_bytes` for weights."""
+        assert self._runner is not None
+        if n_bytes < self.least_bytes + self._more_bytes(self._runner.engine.encoder.tokens):
+            self._runner.shrink(self._n_tokens)
 
     def _more_bytes(self, n_tokens: int) -> int:
         """The extra bytes of activations for inputs longer than the session's length."""
