@@ -18,20 +18,35 @@ def test_without_huggingface_hub_the_error_says_what_to_install(monkeypatch: pyt
         download_model("owner/no-such-model")
 
 
-def fake_hub(monkeypatch: pytest.MonkeyPatch, *, online: bool, cached: Path | None) -> list[dict[str, Any]]:
-    """A huggingface_hub of one model; returns the calls it gets."""
+SHA = "abc"
+
+
+def fake_hub(
+    monkeypatch: pytest.MonkeyPatch, *, online: bool, cached: Path | None, refs: set[str] | None = None
+) -> list[dict[str, Any]]:
+    """A huggingface_hub of one model; returns the calls it gets.
+
+    As in the library, a download records its revision in `refs` unless that is the commit itself, and
+    without the hub a revision that is no commit is looked up there. By default, `main` is recorded.
+    """
     calls: list[dict[str, Any]] = []
+    refs = {"main"} if refs is None else refs
 
     def model_info(name: str, timeout: float) -> SimpleNamespace:
         calls.append({"name": name, "timeout": timeout})
         if not online:
             raise RuntimeError("Name or service not known\nmore lines")
-        return SimpleNamespace(sha="abc")
+        return SimpleNamespace(sha=SHA)
 
     def snapshot_download(name: str, **options: Any) -> str:
         calls.append({"name": name} | options)
         if cached is None:
             raise RuntimeError("not in the cache")
+        revision = options.get("revision") or "main"
+        if not options.get("local_files_only"):
+            refs.update({revision} - {SHA})
+        elif revision not in {SHA, *refs}:
+            raise RuntimeError("cannot find the requested revision in the cache")
         return str(cached)
 
     module = SimpleNamespace(
@@ -48,7 +63,6 @@ def test_the_hub_has_seconds_to_answer_and_sends_no_pickles(
     calls = fake_hub(monkeypatch, online=True, cached=tmp_path)
     assert download_model("owner/name") == tmp_path
     assert calls[0] == {"name": "owner/name", "timeout": ANSWER_TIMEOUT_S}
-    assert calls[1]["revision"] == "abc"
     assert not any("bin" in pattern for pattern in calls[1]["allow_patterns"])
 
 
@@ -57,6 +71,15 @@ def test_a_model_downloaded_before_is_found_offline(monkeypatch: pytest.MonkeyPa
     calls = fake_hub(monkeypatch, online=False, cached=tmp_path)
     assert download_model("owner/name") == tmp_path
     assert calls[1]["local_files_only"] is True
+
+
+def test_what_was_downloaded_is_found_offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A download by commit left nothing that leads from the name to the commit."""
+    refs: set[str] = set()
+    fake_hub(monkeypatch, online=True, cached=tmp_path, refs=refs)
+    assert download_model("owner/name") == tmp_path
+    fake_hub(monkeypatch, online=False, cached=tmp_path, refs=refs)
+    assert download_model("owner/name") == tmp_path
 
 
 def test_offline_without_a_cached_model_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,11 +23,12 @@ def download_model(name: str) -> Path:
         ) from e
     # The library has changed its transport, and so its network errors, with every major version.
     try:
-        revision = huggingface_hub.HfApi().model_info(name, timeout=ANSWER_TIMEOUT_S).sha
+        huggingface_hub.HfApi().model_info(name, timeout=ANSWER_TIMEOUT_S)
     except Exception as unreachable:  # noqa: BLE001
         return _find_cached(name, unreachable)
+    # No commit as revision: the library records only a revision's name, by which `_find_cached` looks.
     try:
-        return Path(huggingface_hub.snapshot_download(name, revision=revision, allow_patterns=_FILES))
+        return Path(huggingface_hub.snapshot_download(name, allow_patterns=_FILES))
     except Exception as e:
         raise ModelError(f"the download of {name!r} from the hub failed: {_first_line(e)}. Try again.") from e
 
