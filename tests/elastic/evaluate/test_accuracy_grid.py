@@ -79,4 +79,7 @@ def test_a_likelihood_is_the_logarithm_of_a_softmax() -> None:
 def test_examples_are_picked_evenly_and_all_when_few() -> None:
     """The first so many of a sorted file would all have one label."""
     assert pick_evenly(range(10), 3) == (0, 3, 6)
+    picked = pick_evenly(range(872), 500)
+    assert len(set(picked)) == 500
+    assert picked[-1] >= 870
     assert pick_evenly(range(4), 9) == pick_evenly(range(4), None) == (0, 1, 2, 3)

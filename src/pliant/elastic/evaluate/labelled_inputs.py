@@ -22,9 +22,11 @@ class LabelledInput:
 
 
 def pick_evenly(examples: Sequence[T], limit: int | None) -> tuple[T, ...]:
-    """Return all examples, or `limit` of them at even steps."""
-    step = 1 if limit is None else max(1, len(examples) // limit)
-    return tuple(examples[::step][:limit])
+    """Return all examples, or at most `limit` (at least 1) of them at even steps."""
+    n = len(examples)
+    if limit is None or limit >= n:
+        return tuple(examples)
+    return tuple([examples[i * n // limit] for i in range(limit)])
 
 
 def embed_input(engine: Engine, encoded: TokenizedInput) -> Float[np.ndarray, "T d"]:
