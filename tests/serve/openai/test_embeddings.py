@@ -1,6 +1,8 @@
 """OpenAI's own client asks a node for embeddings."""
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
 
 import httpx
@@ -11,14 +13,17 @@ from pliant.errors import InputError
 from pliant.ir.endpoint import Request
 from pliant.ir.port import Port
 from tests.serve.models import Fake, Upper
-from tests.serve.nodes import Running, running
+from tests.serve.nodes import PATIENCE_S, Running, running
 
 openai = pytest.importorskip("openai", reason="openai's client is not installed")
 TOKEN = "client-token-0123"
 
 
 class Counts(Fake):
-    """`text` or `ids` -> `vector`, counts of the bytes or tokens 97, 98 and 99, and 1/3."""
+    """`text` or `ids` -> `vector`, counts of the bytes or tokens 97, 98 and 99, and 1/3.
+
+    `gate`, where it is cleared, holds answers back.
+    """
 
     name = identity = "counts"
     max_length = 50
@@ -27,11 +32,18 @@ class Counts(Fake):
     outputs = (Port("vector", "float32", (1, 4)),)
     ways = (frozenset({"text"}), frozenset({"ids"}))  # type: ignore[assignment]
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.is_asked = threading.Event(), threading.Event()
+        self.gate.set()
+
     def request(self, feeds: Any) -> Request:
         tokens = [*feeds["text"][0]] if "text" in feeds else feeds["ids"][0].tolist()
         return Request(len(tokens), tensors={"ids": np.array([tokens])})
 
     def _answer(self, request: Request) -> Any:
+        self.is_asked.set()
+        assert self.gate.wait(PATIENCE_S)
         tokens = request.tensors["ids"][0].tolist()
         return {"vector": np.array([vector_of(tokens)], np.float32)}
 
@@ -113,3 +125,18 @@ def test_what_is_no_request_is_refused_in_the_same_form(node: Running) -> None:
         )
         assert answer.status_code == 400
         assert answer.json()["error"]["type"] == "invalid_request_error"
+
+
+def test_a_queue_that_is_shorter_than_a_list_is_no_limit_to_it() -> None:
+    """As for rows; the texts that have no room wait for those before them."""
+    model, items = Counts(), ["abca"[: n % 4] for n in range(8)]
+    model.gate.clear()
+    with running(model, queue=2) as node, ThreadPoolExecutor(1) as pool:
+        url, body = f"{node.url}/v1/embeddings", {"model": "counts", "input": items}
+        asked = pool.submit(httpx.post, url, json=body, timeout=PATIENCE_S)
+        assert model.is_asked.wait(PATIENCE_S)
+        httpx.get(f"{node.url}/v2/health/live", timeout=PATIENCE_S)  # all that may wait does
+        model.gate.set()
+        answer = asked.result()
+    assert answer.status_code == 200, answer.text
+    assert [one["embedding"] for one in answer.json()["data"]] == [vector_of(item.encode()) for item in items]

@@ -49,7 +49,7 @@ MODEL_VERSION = "1"
 _LOG = logging.getLogger("pliant.serve")
 _LONGEST_ID = 64
 _ROWS_AT_ONCE = 32
-"""Rows of one request that are processed at once, so that a batch leaves room in the queue."""
+"""Rows of one request that are processed at once at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +174,11 @@ class ServingNode:
         """The memory budget shared by all models; None without a budget."""
         return None if self._memory is None else self._memory.total_bytes
 
+    @property
+    def rows_at_once(self) -> int:
+        """Rows or texts of one request that are processed at once, so that the queue has room for them."""
+        return min(_ROWS_AT_ONCE, self._queue)
+
     async def infer(self, call: InferCall) -> InferResponse:
         """Answer a call, locally or upstream; a repeated id is not run again.
 
@@ -236,7 +241,7 @@ class ServingNode:
             return self.infer(one)
 
         rows = [partial(ask, row) for row in range(request.n_rows)]
-        found = await gather(rows, min(_ROWS_AT_ONCE, self._queue))
+        found = await gather(rows, self.rows_at_once)
         spent = NodeTime(self.clock() - start_s, max(one.spent.waited_s for one in found))
         accuracies = [one.accuracy for one in found if one.accuracy is not None]
         nodes, targets = {one.node for one in found}, {one.target for one in found}

@@ -32,7 +32,6 @@ from pliant.serve.protocol.statuses import http_status
 EMBEDDINGS_PATH = "/v1/embeddings"
 _MOST_BYTES = 4 << 20
 _MOST_INPUTS = 2048
-_AT_ONCE = 32
 
 
 class LeasedModel(Protocol):
@@ -116,7 +115,9 @@ async def _answer(
         return node.infer(InferCall(body.content, body.header_bytes, client=client))
 
     inputs = [embeds.tensors(item) for item in _items(asked.input)]
-    found: list[InferResponse] = await gather([partial(ask, tensors) for tensors in inputs], _AT_ONCE)
+    found: list[InferResponse] = await gather(
+        [partial(ask, tensors) for tensors in inputs], node.rows_at_once
+    )
     data = []
     for index, one in enumerate(found):
         vector = read_answer(one.body, node.signature)[0][embeds.output.name].ravel()
