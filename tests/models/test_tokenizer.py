@@ -86,6 +86,20 @@ def test_the_longer_text_of_a_pair_is_cut_first() -> None:
     assert (pair or "").split() == ["bad"] * 19
 
 
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_text_without_tokens_leaves_all_room_to_the_other(bert: Tokenizer, *, is_first: bool) -> None:
+    """BERT's normaliser removes invisible characters; a pair with such a text was an IndexError."""
+    bert.inner.normalizer = tokenizers.normalizers.BertNormalizer()
+    long, blank = "good film " * 40, "\u200b"
+    texts = bert.truncate(*((blank, long) if is_first else (long, blank)))
+    kept = texts[1 if is_first else 0] or ""
+    assert texts[0 if is_first else 1] == blank
+    assert len(kept.split()) == bert.spec.max_tokens - 3
+    assert long.startswith(kept)
+    with pytest.raises(InputError, match="allow more"):
+        bert.truncate(blank, max_tokens=1)
+
+
 @pytest.mark.parametrize("text", [["good", "bad"], ("good", "bad"), b"good", None, 7])
 def test_anything_but_one_text_is_refused_with_the_next_move(text: object) -> None:
     """A list of texts was an AttributeError from the depths."""

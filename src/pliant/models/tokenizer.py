@@ -85,7 +85,10 @@ class Tokenizer:
             ends = [[end for number, (_, end) in tokens if number == i] for i in range(len(texts))]
             lengths = _shorten([len(e) for e in ends], excess)
             # A prefix may have more tokens than it had as part of the whole text, so check again.
-            before, texts = texts, [t[: e[n - 1]] for t, e, n in zip(texts, ends, lengths, strict=True)]
+            before, texts = (
+                texts,
+                [t[: e[n - 1]] if e else t for t, e, n in zip(texts, ends, lengths, strict=True)],
+            )
             if texts == before:
                 raise InputError(f"no part of the text {text[:40]!r} fits into {most} tokens; allow more.")
 
@@ -177,9 +180,10 @@ def refuse_padding(ids: np.ndarray, spec: InputLimits) -> None:
 
 
 def _shorten(lengths: list[int], excess: int) -> list[int]:
-    """One or two lengths reduced by `excess` in total, the longer one first; none below 1."""
-    if len(lengths) == 1:
-        return [max(1, lengths[0] - excess)]
-    room = max(2, sum(lengths) - excess)
+    """One or two lengths reduced by `excess` in total, the longer one first; none below 1 that was not 0."""
+    room = sum(lengths) - excess
+    if len(lengths) == 1 or 0 in lengths:
+        return [min(length, max(1, room)) for length in lengths]
+    room = max(2, room)
     short = min(*lengths, room // 2)
     return [short, room - short] if lengths[0] <= lengths[1] else [room - short, short]
