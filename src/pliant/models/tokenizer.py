@@ -85,10 +85,8 @@ class Tokenizer:
             ends = [[end for number, (_, end) in tokens if number == i] for i in range(len(texts))]
             lengths = _shorten([len(e) for e in ends], excess)
             # A prefix may have more tokens than it had as part of the whole text, so check again.
-            before, texts = (
-                texts,
-                [t[: e[n - 1]] if e else t for t, e, n in zip(texts, ends, lengths, strict=True)],
-            )
+            before = texts
+            texts = [t[: e[n - 1]] if e else t for t, e, n in zip(texts, ends, lengths, strict=True)]
             if texts == before:
                 raise InputError(f"no part of the text {text[:40]!r} fits into {most} tokens; allow more.")
 
