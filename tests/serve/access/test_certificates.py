@@ -8,7 +8,8 @@ import pytest
 
 from pliant.errors import NodeError
 from pliant.route.node_identity import Identity
-from pliant.serve.access.access import AccessControl, AccessRequest, Refusal
+from pliant.serve.access.access import AccessControl, AccessGrant, AccessRequest, Refusal
+from pliant.serve.access.rates import ClientRates, Rate
 from pliant.serve.access.security import AccessTokens, Tls, names_of
 from tests.serve.access.certificates import Authority
 from tests.serve.models import Upper
@@ -120,6 +121,29 @@ def test_where_there_are_peer_tokens_a_node_needs_both(
     """Certificates bind more tightly than tokens, and take nothing away from them."""
     found = AccessControl(tokens, asks_certificate=True).admit(shown(token, *names))
     assert (found.status if isinstance(found, Refusal) else None) == status
+
+
+@pytest.mark.parametrize(
+    ("names", "of_node", "status"), [((), True, 403), ((), False, None), (("a",), True, None)]
+)
+def test_a_node_without_tokens_takes_passed_on_requests_by_certificate_alone(
+    names: tuple[str, ...], of_node: bool, status: int | None
+) -> None:
+    """Everybody may ask it, by the same path; only a node may say what a node says."""
+    asked = AccessRequest("POST", "/v2/models/upper/infer", (), of_node, names)
+    found = AccessControl(AccessTokens(), asks_certificate=True).admit(asked)
+    assert (found.status if isinstance(found, Refusal) else None) == status
+
+
+def test_a_stolen_peer_token_has_the_rate_of_a_client() -> None:
+    """Only with a certificate, or where none is asked for, is it a node's."""
+    for asks, names, status in ((True, (), 429), (True, ("a",), None), (False, (), None)):
+        rates = ClientRates(Rate(1e-9, 1))
+        access = AccessControl(AccessTokens([CLIENT], [PEER]), rates, asks_certificate=asks)
+        asked = AccessRequest("POST", "/v2/models/upper/infer", (f"Bearer {PEER}",), names=names)
+        assert isinstance(access.admit(asked), AccessGrant)
+        found = access.admit(asked)
+        assert (found.status if isinstance(found, Refusal) else None) == status
 
 
 def test_without_client_ca_a_certificate_is_not_asked_for() -> None:

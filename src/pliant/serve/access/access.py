@@ -57,8 +57,9 @@ _UNCOUNTED: Final = AccessGrant(None)
 class AccessControl:
     """Access control by `tokens`, and rate limits by `rates`.
 
-    A client is the holder of one token, or else an address. Nodes with a peer token and operators have no
-    rate limit: forwarded requests were counted at the first node. If callers must be on this machine
+    A client is the holder of one token, or else an address. Nodes with a peer token (and a certificate, if
+    certificates are requested) and operators have no rate limit: forwarded requests were counted at the first
+    node. If callers must be on this machine
     (`is_local`) and need no token, web pages of other sites in their browsers are refused.
     """
 
@@ -112,9 +113,9 @@ class AccessControl:
             self._limiter.count_bytes(admitted.client, n_bytes)
 
     def _refusal(self, request: AccessRequest, rule: RouteRule, known: RoleToken | None) -> Refusal | None:
-        if self._is_open(rule):
+        if self._is_open(rule) and not (request.of_node and self._lacks_certificate(request)):
             return None
-        roles = self._roles(known, request.names)
+        roles = self._roles(request, known)
         if not roles:
             why = (
                 "the Authorization header has no valid token: send one `Bearer TOKEN` of a token file."
@@ -161,20 +162,26 @@ class AccessControl:
         """The token of the call; None if it has more than one Authorization header."""
         return self.tokens.find(request.authorizations[0]) if len(request.authorizations) == 1 else None
 
-    def _roles(self, known: RoleToken | None, names: tuple[str, ...]) -> frozenset[Role]:
+    def _lacks_certificate(self, request: AccessRequest) -> bool:
+        """Whether the caller is a client at most, because it has not the certificate of a node."""
+        return self._asks_certificate and not request.names
+
+    def _roles(self, request: AccessRequest, known: RoleToken | None) -> frozenset[Role]:
         """Roles by token. If client certificates are requested, only callers with one are peers."""
         roles = {known.role} if known is not None else set() if self.tokens else {Role.CLIENT, Role.PEER}
-        if self._asks_certificate:
-            if not names:
-                return frozenset(Role.CLIENT if role is Role.PEER else role for role in roles)
-            if not self.tokens.has(Role.PEER):
-                roles.add(Role.PEER)
+        if self._lacks_certificate(request):
+            return frozenset(Role.CLIENT if role is Role.PEER else role for role in roles)
+        if self._asks_certificate and not self.tokens.has(Role.PEER):
+            roles.add(Role.PEER)
         return frozenset(roles)
 
     def _client(self, request: AccessRequest, known: RoleToken | None) -> str | None:
         if known is None:
             return client_at(request.address)
-        return known.digest.hex() if known.role is Role.CLIENT else None
+        is_client = known.role is Role.CLIENT or (
+            known.role is Role.PEER and self._lacks_certificate(request)
+        )
+        return known.digest.hex() if is_client else None
 
 
 def _files(roles: frozenset[Role]) -> str:
