@@ -99,6 +99,39 @@ def test_a_fixed_share_has_others_free_what_they_can_do_without() -> None:
     assert budget.free_bytes == 60
 
 
+def test_a_model_that_leaves_too_little_for_anothers_answers_is_refused() -> None:
+    """In every order: a model that can free all of itself still needs all of itself to answer."""
+    budget, every = MemoryBudget(40), list[Pretender]()
+    whole = Pretender.__new__(Pretender)
+    whole.name, whole.held_bytes, whole.budget, whole.every = "whole", 0, budget, every
+    whole.held_bytes = budget.join(whole, (MemoryOption(0, 1.0), MemoryOption(35, 0.0)), 35)
+    every.append(whole)
+    with pytest.raises(BudgetError, match=r"at least 41 \(whole 35, part 6\)") as refused:
+        Pretender("part", budget, [6, 20], every)
+    assert refused.value.short_bytes == 1
+    assert [(one.name, one.share_bytes) for one in budget.shares] == [("whole", 35)]
+    part = Pretender("part", budget, [4, 20], every)
+    assert (budget.least_bytes, budget.needs_bytes, budget.room_for(budget)) == (39, 39, 1)
+    for one, n_bytes in ((whole, 35), (part, 4), (whole, 35)):
+        one.ask(n_bytes)
+    with pytest.raises(BudgetError, match="only 1 B are free"):
+        budget.reserve_fixed(threading.Event(), 2)
+    with pytest.raises(BudgetError, match=r"at least 41 \(whole 35, part 6\)"):
+        budget.ensure_share(part, 6, (MemoryOption(6, 0.0),))
+    whole.ask(35)
+
+
+@pytest.mark.slow
+def test_the_order_in_which_models_are_opened_refuses_none_of_them_later() -> None:
+    """A recurrent model frees all that it has, and its next request needs it again."""
+    budget = MemoryBudget(4_000_000)
+    with pliant.open("imdb-lstm", memory=budget, threads=1) as first:
+        with pytest.raises(BudgetError, match=r"share 4000000 bytes .* at least (\d+) \(imdb-lstm"):
+            pliant.open("sst2", memory=budget, threads=1)
+        assert first(TEXT).label == "positive"
+        assert [share.name for share in budget.shares] == ["imdb-lstm"]
+
+
 def test_a_model_that_cannot_free_its_weights_keeps_its_share() -> None:
     """What it holds is not another model's, whatever it said before that it can do with."""
     budget, every = MemoryBudget(100), list[Pretender]()

@@ -89,11 +89,20 @@ class MemoryShare:
 
 @dataclass(slots=True)
 class _Member:
-    """A session that takes part in the division: its possible holdings and its recent number of requests."""
+    """A session that takes part in the division: its possible holdings and its recent number of requests.
+
+    It cannot answer with less than `needs_bytes`, which may exceed its smallest holding.
+    """
 
     session: "weakref.ref[BudgetedSession]"
     demand: MemoryDemand
     requests: RequestCount
+    needs_bytes: int
+
+    @property
+    def frees_bytes(self) -> int:
+        """What it needs for its answers and can free between them."""
+        return self.needs_bytes - self.demand.least_bytes
 
 
 class MemoryBudget:
@@ -120,10 +129,15 @@ class MemoryBudget:
 
     @property
     def least_bytes(self) -> int:
-        """The bytes that the sessions need at least and cannot be made to free."""
+        """The bytes within which each session can answer, while the others hold the least that they can."""
+        return self.needs_bytes - sum(sorted(one.frees_bytes for one in list(self._members.values()))[:-1])
+
+    @property
+    def needs_bytes(self) -> int:
+        """The sum of what each session needs to answer, if none of them frees anything for another."""
         members = dict(self._members)
         fixed = sum(n_bytes for key, n_bytes in list(self._reserved.items()) if key not in members)
-        return fixed + sum(member.demand.least_bytes for member in members.values())
+        return fixed + sum(member.needs_bytes for member in members.values())
 
     @property
     def shares(self) -> tuple[MemoryShare, ...]:
@@ -170,18 +184,20 @@ class MemoryBudget:
         """Free `owner`'s share; a no-op for an owner without one."""
         self._forget(id(owner))
 
-    def join(self, session: BudgetedSession, holdings: tuple[MemoryOption, ...], least_bytes: int = 0) -> int:
-        """The share of a session that is being opened, at least `least_bytes`; call with `turns` held.
+    def join(self, session: BudgetedSession, holdings: tuple[MemoryOption, ...], needs_bytes: int = 0) -> int:
+        """The share of a session that is being opened, at least `needs_bytes`; call with `turns` held.
 
-        `holdings` are the session's possible holdings. Other sessions free weights that save less time.
-        Raises BudgetError naming the least that all sessions need.
+        `holdings` are the session's possible holdings; it cannot answer with less than `needs_bytes`, nor
+        than the smallest of them. Other sessions free weights that save less time. Raises BudgetError naming
+        the least with which each session can answer.
         """
         demand = MemoryDemand(session.name, holdings)
-        now_s = self._clock()
-        self._members[id(session)] = _Member(weakref.ref(session), demand, RequestCount(now_s, 1.0))
+        count, needs_bytes = RequestCount(self._clock(), 1.0), max(needs_bytes, demand.least_bytes)
+        self._members[id(session)] = _Member(weakref.ref(session), demand, count, needs_bytes)
         try:
+            self._check_answers()
             demands = self._demands()
-            demands[id(session)] = demands[id(session)].at_least(least_bytes)
+            demands[id(session)] = demands[id(session)].at_least(needs_bytes)
             shares = self._divided(demands)
             self._apply(shares, session)
         except BudgetError:
@@ -195,23 +211,24 @@ class MemoryBudget:
         """The share of `session`, which cannot answer with less than `least_bytes`; call with `turns` held.
 
         If its share is too small, other sessions free the weights that save the least time. `holdings` are
-        its possible holdings from now on. Raises BudgetError, and changes nothing, if there is still too
-        little.
+        its possible holdings from now on, and `least_bytes` what it needs. Raises BudgetError, and changes
+        nothing, if there is still too little, or would be for another session's answers.
         """
         member = self._members[id(session)]
-        before = member.demand
-        if holdings is not None:
-            member.demand = replace(before, holdings=holdings)
+        before = member.demand, member.needs_bytes
         share = self._reserved[id(session)]
-        if least_bytes <= share:
-            return share
-        demands = {key: one.at_most(self._reserved.get(key, 0)) for key, one in self._demands().items()}
-        demands[id(session)] = demands[id(session)].at_least(least_bytes).at_most(least_bytes)
         try:
+            if holdings is not None:
+                member.demand, member.needs_bytes = replace(before[0], holdings=holdings), least_bytes
+                self._check_answers()
+            if least_bytes <= share:
+                return share
+            demands = {key: one.at_most(self._reserved.get(key, 0)) for key, one in self._demands().items()}
+            demands[id(session)] = demands[id(session)].at_least(least_bytes).at_most(least_bytes)
             shares = self._divided(demands)
             self._apply(shares, session)
         except BudgetError:
-            member.demand = before
+            member.demand, member.needs_bytes = before
             raise
         return shares[id(session)]
 
@@ -259,6 +276,12 @@ class MemoryBudget:
         start_s = self._clock()
         self._apply(shares, None)
         self._change_s = self._clock() - start_s
+
+    def _check_answers(self) -> None:
+        """Raise BudgetError unless each session can answer while the others hold their least."""
+        demands = self._demands()
+        key = max(demands, key=lambda one: self._members[one].frees_bytes)
+        self._divided(demands | {key: demands[key].at_least(self._members[key].needs_bytes)})
 
     def _demands(self) -> dict[int, MemoryDemand]:
         now_s = self._clock()

@@ -44,7 +44,7 @@ class ModelLoader:
         """
         stamp = await asyncio.to_thread(entry.stamp)
         while True:
-            floor_bytes = self._least_bytes
+            before_bytes = self._needs_bytes
             try:
                 opened = await asyncio.to_thread(entry.open, self.memory)
                 break
@@ -59,12 +59,12 @@ class ModelLoader:
         async with AsyncExitStack() as stack:
             connected = await self.connect(entry, opened, stack)
             kept = stack.pop_all()
-        freed_bytes = self._least_bytes - floor_bytes
+        freed_bytes = self._needs_bytes - before_bytes
         return LiveModel(entry, connected, kept, stamp, freed_bytes, self.clock())
 
     @property
-    def _least_bytes(self) -> int:
-        return 0 if self.memory is None else self.memory.least_bytes
+    def _needs_bytes(self) -> int:
+        return 0 if self.memory is None else self.memory.needs_bytes
 
     def _victims(
         self, entry: ModelEntry, slots: Slots, short_bytes: int, error: BudgetError
