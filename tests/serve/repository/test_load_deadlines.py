@@ -16,6 +16,7 @@ from pliant.serve.access.rates import ClientRates, Rate
 from pliant.serve.access.security import bearer
 from pliant.serve.http.limits import Limits
 from pliant.serve.repository.model_slot import ModelSlot
+from pliant.serve.upstream.request_explanation import EXPLAIN_PATH
 from tests.serve.nodes import ANY_PORT, PATIENCE_S, Running, asking
 from tests.serve.repository.test_repository_api import (
     AS_OPERATOR,
@@ -190,6 +191,10 @@ def test_health_checks_and_pings_load_no_model(monkeypatch: pytest.MonkeyPatch) 
         ):
             url = f"{node.url}{path}?model=slow"
             assert httpx.get(url, headers=bearer(token), timeout=PATIENCE_S).status_code == status, path
+        assert len(slow.opened) == 1
+        explained = httpx.get(f"{node.url}{EXPLAIN_PATH}?model=slow", headers=AS_OPERATOR, timeout=PATIENCE_S)
+        assert explained.status_code == 404
+        assert "'slow' (not loaded), 'other'" in explained.json()["error"]
         assert len(slow.opened) == 1
         about = httpx.get(f"{node.url}/v2/models/slow", headers=bearer(client), timeout=PATIENCE_S)
         assert about.status_code == 200

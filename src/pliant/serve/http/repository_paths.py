@@ -181,7 +181,8 @@ class RepositoryPaths:
 
     async def _unanswered(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        names = ", ".join(map(repr, self._repository.names)) or "none"
+        known = [(name, self._repository.is_live(name)) for name in self._repository.names]
+        names = ", ".join(f"{name!r}{'' if live else ' (not loaded)'}" for name, live in known) or "none"
         why = {
             404: f"{request.url.path[:80]!r} was not found: this node has the model {names}.",
             405: method_refusal(request, error),
