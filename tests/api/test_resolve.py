@@ -232,6 +232,30 @@ def test_an_onnx_file_may_have_any_name(folder: Path, tmp_path: Path) -> None:
         resolve(tmp_path / "w.safetensors")
 
 
+def test_a_directory_with_one_onnx_file_is_that_model(folder: Path, tmp_path: Path) -> None:
+    """A model server mounts a directory; exporters write the graph beside config.json and tokenizer.json."""
+    graph = tmp_path / "model.onnx"
+    graph.write_bytes((folder / "relu.onnx").read_bytes())
+    model = resolve(tmp_path, never)
+    assert isinstance(model, OnnxGraph)
+    assert (model.name, model.path) == (tmp_path.name, graph)
+    assert model.identity == resolve(graph, never).identity
+    (tmp_path / "config.json").write_bytes((folder / "text" / "config.json").read_bytes())
+    assert resolve(tmp_path, never).path == graph
+    (tmp_path / "model.safetensors").touch()
+    assert isinstance(resolve(tmp_path, never), CheckpointModel)
+
+
+def test_a_directory_of_several_onnx_files_is_refused(folder: Path, tmp_path: Path) -> None:
+    """Either could be meant; a link that leads nowhere is named."""
+    (tmp_path / "encoder.onnx").symlink_to("nowhere")
+    with pytest.raises(ModelError, match=r"encoder\.onnx is a link to nowhere"):
+        resolve(tmp_path, never)
+    (tmp_path / "decoder.onnx").touch()
+    with pytest.raises(ModelError, match=r"or a single file \*\.onnx"):
+        resolve(tmp_path, never)
+
+
 def test_a_directory_without_a_model_says_what_it_would_hold(folder: Path, tmp_path: Path) -> None:
     """The folder above, or the one that the training framework wrote."""
     with pytest.raises(ModelError, match=r"config\.json is missing.*manifest\.json \(a store\)"):

@@ -1,8 +1,9 @@
 """Resolve a source, as given by a user, to a model; the only place that distinguishes kinds of models.
 
 A source is the name of a model that ships with pliant, a directory (a store, a compiled model, a Hugging Face
-or a recurrent model), an ONNX file, its bytes or ModelProto, `random:CONFIG[:SEED]`, or an id of the Hugging
-Face hub. Local paths come before shipped models, and shipped models before the hub.
+or a recurrent model, or one with a single ONNX file), an ONNX file, its bytes or ModelProto,
+`random:CONFIG[:SEED]`, or an id of the Hugging Face hub. Local paths come before shipped models, and shipped
+models before the hub.
 """
 
 import os
@@ -28,6 +29,7 @@ from pliant.api.model_name import RANDOM, model_name
 from pliant.errors import InputError, ModelError
 from pliant.models.hf.config import TEXT_FAMILIES, model_type
 from pliant.models.hf.hub import download_model
+from pliant.models.onnx.onnx_folder import SUFFIX, onnx_in
 from pliant.models.recurrent.recurrent_spec import MODEL_TYPE as RECURRENT
 from pliant.settings import user_path
 from pliant.store.manifest import MANIFEST
@@ -60,14 +62,18 @@ def resolve(source: Source, download: Callable[[str], Path] = download_model) ->
         return _random(name, text.removeprefix(RANDOM))
     path = user_path(text)
     mode = _mode(path) if text else None
-    if mode is not None and stat.S_ISDIR(mode) and (marker := _marker(path)):
-        return _of_directory(name, path, marker)
+    if mode is not None and stat.S_ISDIR(mode):
+        marker = _marker(path)
+        if marker in {None, _CONFIG} and (graph := onnx_in(path)) and _is_file(graph):
+            return OnnxGraph(name, graph)
+        if marker is not None:
+            return _of_directory(name, path, marker)
     if text in shipped_models():
         return _of_directory(name, _ASSETS / text, _CONFIG)
     if mode is not None:
         return _unmarked(name, path, mode)
     _check_link(path)
-    if path.suffix == ".onnx":
+    if path.suffix == SUFFIX:
         raise ModelError(f"there is no file {text!r}.")
     if not _HUB_ID.fullmatch(text):
         raise ModelError(
@@ -157,10 +163,10 @@ def _unmarked(name: str, path: Path, mode: int) -> OnnxGraph:
     if stat.S_ISDIR(mode):
         what = ", ".join(f"{marker} ({kind})" for marker, kind in _MARKERS.items())
         raise ModelError(
-            f"{path} is not a model: {path / _CONFIG} is missing. A model has one of {what}; a model "
-            "directory also has safetensors and tokenizer.json."
+            f"{path} is not a model: {path / _CONFIG} is missing. A model has one of {what}, or a single "
+            f"file *{SUFFIX}; a model directory also has safetensors and tokenizer.json."
         )
-    if stat.S_ISREG(mode) and (path.suffix == ".onnx" or _begins_as_onnx(path)):
+    if stat.S_ISREG(mode) and (path.suffix == SUFFIX or _begins_as_onnx(path)):
         return OnnxGraph(name, path)
     raise ModelError(
         f"{path} is a file, but not an ONNX model: name a file .onnx, or name the directory with {_CONFIG}."

@@ -20,6 +20,7 @@ def test_names_and_versions_are_those_of_files_and_folders(tmp_path: Path) -> No
     for path in (
         *("plain.onnx", "notes.txt", ".hidden.onnx", "no name!.onnx", "both.onnx"),
         *("both/config.json", "directory/config.json", "single/net.onnx"),
+        *("weights/net.onnx", "weights/model.safetensors"),
         *("many/1/model.onnx", "many/2/a.onnx", "many/2/b.onnx", "many/config.pbtxt"),
     ):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
@@ -30,6 +31,7 @@ def test_names_and_versions_are_those_of_files_and_folders(tmp_path: Path) -> No
         "both": "both",
         "directory": "directory",
         "single": "single/net.onnx",
+        "weights": "weights",
         "many": "many/1/model.onnx",
         "many version 2": "many/2",
     }

@@ -5,16 +5,15 @@ from contextlib import suppress
 from pathlib import Path
 
 from pliant.errors import InputError
+from pliant.models.onnx.onnx_folder import SUFFIX, onnx_in
 from pliant.serve.repository.model_entry import FIRST_VERSION, ModelKey
-
-_ONNX = ".onnx"
 
 
 def models_in(folder: Path) -> Iterator[tuple[ModelKey, Path]]:
     """Yield (name and version, source) of `NAME.onnx`, `NAME/` and `NAME/VERSION/` with numeric versions.
 
-    The source of a version is its single ONNX file, or else its directory. Hidden entries and invalid model
-    names are skipped; if a file and a directory have the same name, the directory is used.
+    The source of a version is its single ONNX file (`onnx_in`), or else its directory. Hidden entries and
+    invalid model names are skipped; if a file and a directory have the same name, the directory is used.
     """
     seen: set[ModelKey] = set()
     with suppress(FileNotFoundError):  # the folder was deleted
@@ -39,17 +38,11 @@ def _key(name: str, version: str) -> ModelKey | None:
 def _versions(path: Path) -> Iterator[tuple[str, Path]]:
     """Yield (version, source) of one model; nothing for other files."""
     if not path.is_dir():
-        if path.suffix == _ONNX:
+        if path.suffix == SUFFIX:
             yield FIRST_VERSION, path
         return
     numbered = sorted(one for one in path.iterdir() if one.is_dir() and one.name.isdecimal())
     if not numbered:
-        yield FIRST_VERSION, _source(path)
+        yield FIRST_VERSION, onnx_in(path) or path
     for one in numbered:
-        yield one.name, _source(one)
-
-
-def _source(path: Path) -> Path:
-    """The single ONNX file in `path`, or else `path`: model directories and stores have none at their top."""
-    graphs = list(path.glob(f"*{_ONNX}"))
-    return graphs[0] if len(graphs) == 1 else path
+        yield one.name, onnx_in(one) or one
