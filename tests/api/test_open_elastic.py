@@ -19,10 +19,14 @@ from pliant.api import open_elastic as api
 from pliant.api.resolve import resolve, shipped_models
 from pliant.errors import BudgetError, InputError, ModelError, StoreError
 from pliant.ir.device import DeviceProfile
+from pliant.kernels.emit.isa import X86_64
 from pliant.models.hf.checkpoint import open_checkpoint
+from pliant.profile import measure_device
 from pliant.profile.measure_device import ProfileProgress
 from pliant.run.process_memory import MemoryBudget
 from pliant.store import atomic_directory
+from pliant.store.build import build
+from pliant.store.read import open_store
 from tests.run.conftest import paper_profile
 
 
@@ -118,6 +122,32 @@ def test_a_kept_profile_of_another_format_is_measured_again_and_the_user_told(
     first, again = told
     assert first == "profiling this device"
     assert "it has format 99" in again
+
+
+def test_other_planes_kernels_or_disks_have_a_profile_of_their_own(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One measured by a store of two planes says nothing of decoding six; a stand-in measures."""
+    measured: list[int] = []
+
+    def measure(*_: object, **__: object) -> DeviceProfile:
+        measured.append(len(measured))
+        return replace(paper_profile((2, 4)), memory_bytes=measured[-1])
+
+    def profile(path: Path) -> int:
+        with open_store(path) as store:
+            return api.profile_of(store, tmp_path, 1).memory_bytes
+
+    monkeypatch.setattr(api, "measure_device", measure)
+    checkpoint = open_checkpoint(model)
+    few, every = build(checkpoint, tmp_path / "few", bits=(1, 2)), build(checkpoint, tmp_path / "every")
+    for _ in range(2):
+        assert (profile(few), profile(every)) == (0, 1)
+    monkeypatch.setattr(measure_device, "host_isa", lambda: X86_64)
+    assert profile(every) == profile(every) == 2
+    monkeypatch.setattr(measure_device, "disk_name", lambda path: "another disk")
+    assert profile(every) == profile(every) == 3
+    assert len(list((tmp_path / "profiles").iterdir())) == 4
 
 
 def test_a_profile_of_a_busy_machine_is_measured_again_on_a_quiet_one(
@@ -217,9 +247,6 @@ def test_two_threads_pack_a_model_once(model: Path, tmp_path: Path, monkeypatch:
 
 def test_a_store_given_by_name_is_used_where_it_lies(model: Path, cache: Path, tmp_path: Path) -> None:
     """Packing is for sources; a store is one already."""
-    from pliant.models.hf.checkpoint import open_checkpoint
-    from pliant.store.build import build
-
     out = build(open_checkpoint(model), tmp_path / "store")
     with pliant.open(out, latency=5.0, cache=cache) as session:
         assert session.store.path == out

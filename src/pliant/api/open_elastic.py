@@ -29,8 +29,8 @@ from pliant.models.spec import ModelSpec
 from pliant.plan.plan import Plan
 from pliant.plan.precision import TOLERANCE
 from pliant.plan.submodel.baseline import load_and_execute, preload_model, standard_pipeline
-from pliant.profile.cpu_info import cpu_model, frequency_limit
-from pliant.profile.measure_device import ProfileProgress, io_method, measure_device, subject_name
+from pliant.profile.cpu_info import frequency_limit
+from pliant.profile.measure_device import ProfileProgress, measure_device, profile_key
 from pliant.profile.profile_cache import (
     interpolate_profile,
     load_profile,
@@ -307,7 +307,7 @@ def profile_of(
     profile is not used.
     """
     now_Hz = frequency_limit()
-    about = cpu_model(), n_threads, subject_name(store.spec, compute), io_method(store)
+    about = profile_key(store, n_threads, compute)
     path = profile_path(cache, *about, now_Hz)
     kept = None if measurement else load_profile(path)
     is_stale = kept is not None and kept.disturbed > MAX_DISTURBED and _can_be_better(path)

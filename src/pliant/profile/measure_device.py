@@ -10,13 +10,15 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from pliant.errors import ProfileError
-from pliant.ir.bitwidths import FULL_BITS
+from pliant.ir.bitwidths import FULL_BITS, PLANES
 from pliant.ir.device import DeviceProfile, LayerTime, Overhead, ShardRead
 from pliant.ir.program import FULL, SliceRun
+from pliant.kernels.emit.isa import host_isa
 from pliant.models.spec import ModelSpec
 from pliant.models.tokenizer import TokenizedInput, Tokenizer, open_tokenizer
 from pliant.profile.cpu_info import cpu_frequency, cpu_model
 from pliant.profile.disk_fit import fit_disks, timing
+from pliant.profile.disk_name import disk_name
 from pliant.profile.system_memory import memory_bytes
 from pliant.profile.timing_rounds import Clock, TimedFunction, time_in_rounds
 from pliant.store.read import ReadExtent, Store, aligned_buffer
@@ -90,17 +92,33 @@ def measure_device(
     engine.hold(np.full((spec.n_layers, spec.n_heads), _planes(engine.store), np.int64))
     bench = _ProfileSamples(engine, lengths, widths, clock)
     disturbed = bench.run(seconds, waited, on_progress)
-    profile = _profile(engine, bench, lengths, widths, n_threads, subject_name(spec, compute))
+    profile = _profile(
+        engine, bench, lengths, widths, n_threads, subject_name(spec, compute, _planes(engine.store))
+    )
     return replace(profile, disturbed=disturbed)
 
 
-def subject_name(spec: ModelSpec, compute: str = "fp32") -> str:
-    """Return the model shape that a profile is valid for: equal names run equally fast."""
+def profile_key(store: Store, n_threads: int, compute: str = "fp32") -> tuple[str, int, str, str]:
+    """Return what a profile of `store` is found by, for `profile_path`: CPU and kernels, threads, model and
+    disk.
+    """
+    isa = host_isa()
+    subject = subject_name(store.spec, compute, _planes(store))
+    cpu, disk = f"{cpu_model()} {isa.cpu}{isa.features}", f"{io_method(store)} {disk_name(store.path)}"
+    return cpu, n_threads, subject, disk
+
+
+def subject_name(spec: ModelSpec, compute: str = "fp32", planes: int = PLANES) -> str:
+    """Return the model shape that a profile is valid for: equal names run equally fast.
+
+    `planes` are those that a layer decodes at most.
+    """
     widths = ",".join(map(str, spec.widths))
     n_labels = len(spec.head.labels) if spec.head.labels else 0
     return (
         f"{spec.family} {spec.n_layers}x{spec.n_heads} d{spec.hidden} f{spec.ffn} e{spec.embedding} "
-        f"v{spec.vocab} t{spec.max_tokens} w{widths} c{n_labels} {spec.activation} {spec.precision} {compute}"
+        f"v{spec.vocab} t{spec.max_tokens} w{widths} c{n_labels} {spec.activation} {spec.precision} "
+        f"{compute} p{planes}"
     )
 
 

@@ -22,7 +22,8 @@ class _Header(msgspec.Struct):
 def profile_path(
     cache: Path, cpu: str, n_threads: int, subject: str, io_method: str, frequency_Hz: float | None = None
 ) -> Path:
-    """Return the profile's path for this device and model shape; it depends on pliant's version.
+    """Return the profile's path for this device and model shape (`profile_key`); it depends on pliant's
+    version.
 
     A profile at another `frequency_Hz`, rounded to 50 MHz, has its own file.
     """
