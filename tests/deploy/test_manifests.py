@@ -79,6 +79,34 @@ def test_probes_ask_paths_that_a_node_answers_without_a_token() -> None:
     assert set(re.findall(r"path: (/\S+?)[,}]", text)) == {"/v2/health/live", "/v2/health/ready"}
 
 
+def kserve_runtime() -> dict[str, Any]:
+    (runtime,) = (one["spec"] for one in documents() if one["kind"] == "ServingRuntime")
+    return runtime
+
+
+def test_a_model_of_kserve_has_the_name_of_its_service() -> None:
+    """KServe replaces the template; clients send it in URLs. The folder's name is always `models`."""
+    assert "--model-name={{.Name}}" in kserve_runtime()["containers"][0]["args"]
+
+
+def test_a_node_of_kserve_has_as_long_to_start_as_one_of_kubernetes() -> None:
+    """The probe for life began at once and ended a node that was packing its model."""
+    (deployment,) = (one for one in documents() if one["kind"] == "Deployment")
+    (node,) = deployment["spec"]["template"]["spec"]["containers"]
+    probe, given = node["startupProbe"], kserve_runtime()["containers"][0]["startupProbe"]
+    assert {**given, "httpGet": None} == {**probe, "httpGet": None}
+    assert given["httpGet"] == {"path": "/v2/health/live", "port": 8080}
+
+
+def test_the_cache_of_a_node_of_kserve_is_a_volume() -> None:
+    """The root file system may be read-only, and the user another one than the image's."""
+    runtime = kserve_runtime()
+    (container,) = runtime["containers"]
+    (mount,) = container["volumeMounts"]
+    assert {"name": "PLIANT_CACHE", "value": mount["mountPath"]} in container["env"]
+    assert runtime["volumes"] == [{"name": mount["name"], "emptyDir": {}}]
+
+
 def test_a_pod_has_longer_to_end_than_a_node_settles() -> None:
     (deployment,) = (one for one in documents() if one["kind"] == "Deployment")
     pod = deployment["spec"]["template"]["spec"]
