@@ -5,9 +5,79 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
+from onnx import helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 
-from pliant.compiler.executable.call import PackedConstant
+from pliant.api.compile_onnx import compile as compile_model
+from pliant.compiler.executable.call import PackedConstant, Target
+from pliant.compiler.executable.image import make_image
+from pliant.compiler.passes.passes import simplify
+from pliant.kernels.emit.isa import AVX2, AVX512, AVX512_AMX, NEON, X86_64, Isa
+from pliant.models.onnx.onnx_file import open_onnx
 from pliant.run.packed_weights import SharedWeights
+from tests.compiler.passes.read_graph import EVERY_OPERATOR
+from tests.models.one_graph import bind
+
+ISAS = [X86_64, AVX2, AVX512, AVX512_AMX, NEON]
+CONVOLUTIONS: list[tuple[str, tuple[int, ...], dict[str, Any], tuple[int, ...]]] = [
+    ("Conv", (32, 3, 3, 3), {"pads": [1, 1, 1, 1]}, (32, 8, 5)),
+    ("Conv", (16, 8, 1, 1), {"group": 2}, (16, 2, 4)),
+    ("Conv", (32, 32, 3, 3), {"pads": [1, 1, 1, 1]}, (3, 16, 40)),
+    ("Conv", (24, 1, 3, 3), {"group": 24}, (4, 20)),
+    ("Conv", (32, 8, 3, 3), {"group": 4, "pads": [1, 1, 1, 1]}, (3, 24)),
+    ("ConvTranspose", (8, 16, 3, 3), {"strides": [2, 2]}, (2, 20)),
+]
+
+
+def _convolution(op: str, shape: tuple[int, ...], attributes: dict[str, Any]) -> Any:
+    """One node of constant weights and bias, for images of any size."""
+    random = np.random.default_rng(0)
+    channels = shape[0] if op == "ConvTranspose" else shape[1] * attributes.get("group", 1)
+    outs = shape[1] if op == "ConvTranspose" else shape[0]
+    graph = helper.make_graph(
+        [helper.make_node(op, ["x", "w", "b"], ["y"], **attributes)],
+        "g",
+        [helper.make_tensor_value_info("x", 1, [1, channels, "h", "w"])],
+        [helper.make_tensor_value_info("y", 1, None)],
+        [
+            numpy_helper.from_array(random.standard_normal(shape).astype(np.float32), "w"),
+            numpy_helper.from_array(random.standard_normal(outs).astype(np.float32), "b"),
+        ],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.mark.parametrize(
+    "isa", [X86_64, AVX2, AVX512, AVX512_AMX, NEON], ids=["sse", "avx2", "avx512", "amx", "neon"]
+)
+@pytest.mark.parametrize(("op", "shape", "attributes", "sizes"), CONVOLUTIONS)
+def test_images_of_other_sizes_find_weights_in_their_own_order(
+    op: str, shape: tuple[int, ...], attributes: dict[str, Any], sizes: tuple[int, ...], isa: Isa
+) -> None:
+    """Which kernel runs depends on the size; a name says in which order its kernel reads."""
+    model, shared = open_onnx(_convolution(op, shape, attributes)), SharedWeights()
+    for size in sizes:
+        graph = simplify(bind(model, {"h": size, "w": size}, supported=EVERY_OPERATOR))
+        image = make_image(graph, Target(isa, 2))
+        fresh = SharedWeights().pack(image, graph.constants)
+        for name, array in shared.pack(image, graph.constants).items():
+            np.testing.assert_array_equal(array, fresh[name], err_msg=f"{name} at {size}")
+
+
+@pytest.mark.parametrize(("op", "shape", "attributes", "sizes"), CONVOLUTIONS[:2])
+def test_a_session_answers_images_of_every_size(
+    op: str, shape: tuple[int, ...], attributes: dict[str, Any], sizes: tuple[int, ...]
+) -> None:
+    """One after the other, with weights held once."""
+    model, random = _convolution(op, shape, attributes), np.random.default_rng(1)
+    reference = ReferenceEvaluator(model)
+    channels = shape[1] * attributes.get("group", 1)
+    with compile_model(model, threads=1) as session:
+        for size in (*sizes, sizes[0]):
+            x = random.standard_normal((1, channels, size, size)).astype(np.float32)
+            (wanted,) = reference.run(None, {"x": x})
+            np.testing.assert_allclose(session.run({"x": x})["y"], wanted, rtol=1e-4, atol=1e-4)
 
 
 def test_packed_forms_go_with_the_last_image_that_reads_them() -> None:

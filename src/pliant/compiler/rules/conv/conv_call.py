@@ -52,11 +52,15 @@ class ConvTensors:
         return tuple(name for name in (self.x, self.weights, self.bias, self.residual) if name)
 
 
-def tensors_of(node: Node, form: ConvForm) -> ConvTensors:
-    """The tensors of a convolution; weights and bias get names of their own, for packing."""
+def tensors_of(node: Node, form: ConvForm, packing: str) -> ConvTensors:
+    """The tensors of a convolution; weights and bias get names of their own, for packing.
+
+    Images of other sizes share packed constants by name, and may take other kernels: `packing` states the
+    order in memory.
+    """
     y = node.outputs[0]
     residual = node.inputs[3] if form.has_residual else ""
-    return ConvTensors(node.inputs[0], f"{y}:weights", f"{y}:bias", y, residual)
+    return ConvTensors(node.inputs[0], f"{y}:weights|{packing}", f"{y}:bias|{packing}", y, residual)
 
 
 def matrix_shape(rows: int, depth: int, columns: int) -> ConvShape:

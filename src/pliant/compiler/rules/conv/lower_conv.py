@@ -13,7 +13,7 @@ from math import prod
 import numpy as np
 
 from pliant.compiler.executable.call import LoweredNode, PackedConstant, Target
-from pliant.compiler.rules.conv.conv_call import ConvShape, ConvTensors, conv_call
+from pliant.compiler.rules.conv.conv_call import ConvShape, conv_call, tensors_of
 from pliant.compiler.rules.conv.lower_conv_depthwise import is_depthwise, lower_depthwise
 from pliant.compiler.rules.conv.lower_conv_grouped import is_grouped, lower_grouped
 from pliant.compiler.rules.conv.lower_conv_planes import lower_planes, takes_planes
@@ -54,9 +54,8 @@ def _conv(node: Node, graph: Graph, target: Target) -> LoweredNode:
         return lower_grouped(node, graph, target, form, shape)
     if all(x in graph.constants for x in node.inputs[1:3] if x):
         shape = replace(shape, groups=shape.groups // _merged_groups(shape))
-    (weights, bias), lowered = _weights(node, graph, shape)
-    residual = node.inputs[3] if form.has_residual else ""
-    tensors = ConvTensors(node.inputs[0], weights, bias, node.outputs[0], residual)
+    tensors = tensors_of(node, form, f"panels{shape.groups}")
+    lowered = _weights(node, graph, shape, (tensors.weights, tensors.bias))
     bounds = node.real("low", 0.0), node.real("high", 0.0)
     call = conv_call(tensors, form, shape, target, node.label, bounds)
     return LoweredNode((*lowered.calls, call), (), lowered.temporaries, lowered.packed)
@@ -87,11 +86,10 @@ def shape_of(node: Node, x: TensorType, w: TensorType, y: TensorType, form: Conv
     )
 
 
-def _weights(node: Node, graph: Graph, s: ConvShape) -> tuple[tuple[str, str], LoweredNode]:
-    """Names of packed weights and bias, and their lowering."""
+def _weights(node: Node, graph: Graph, s: ConvShape, names: tuple[str, str]) -> LoweredNode:
+    """Weights and bias in panels, by `names`."""
     w = node.inputs[1]
     b = node.inputs[2] if len(node.inputs) > 2 else ""
-    names = (f"{node.outputs[0]}:weights", f"{node.outputs[0]}:bias")
     channels, outs, taps = s.channels // s.groups, s.outs // s.groups, prod(s.window.kernel)
     depth = conv_weights.padded(channels * taps)
     if w in graph.constants and (not b or b in graph.constants):
@@ -106,8 +104,8 @@ def _weights(node: Node, graph: Graph, s: ConvShape) -> tuple[tuple[str, str], L
             name: PackedConstant(size, fill, source)
             for name, size, fill, source in zip(names, sizes, fills, sources, strict=True)
         }
-        return names, LoweredNode(packed=packed)
-    return names, pack_calls(weights_view(w, s), b, names, depth, node.label)
+        return LoweredNode(packed=packed)
+    return pack_calls(weights_view(w, s), b, names, depth, node.label)
 
 
 def _fill(memory: np.ndarray, source: np.ndarray, groups: int, channels: int) -> None:

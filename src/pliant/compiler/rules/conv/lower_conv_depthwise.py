@@ -24,7 +24,7 @@ def is_depthwise(node: Node, graph: Graph, form: ConvForm, s: ConvShape) -> bool
 def lower_depthwise(node: Node, graph: Graph, form: ConvForm, s: ConvShape) -> LoweredNode:
     """The call, and weights transposed to contiguous channels."""
     w, b = node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else ""
-    tensors = tensors_of(node, form)
+    tensors = tensors_of(node, form, "depthwise")
     taps = prod(s.window.kernel)
     packed = {
         tensors.weights: PackedConstant(4 * taps * s.channels, partial(_fill, source=graph.constants[w]), w),

@@ -40,7 +40,7 @@ def is_grouped(node: Node, graph: Graph, s: ConvShape) -> bool:
 def lower_grouped(node: Node, graph: Graph, target: Target, form: ConvForm, s: ConvShape) -> LoweredNode:
     """The call, and weights in the order in which a tile reads them."""
     w, b = node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else ""
-    tensors = tensors_of(node, form)
+    tensors = tensors_of(node, form, "grouped")
     grouped = _form(target.isa, form, s)
     panels = max(s.outs // s.groups // COLUMNS, 1)
     blocks = -(-s.outs // (panels * COLUMNS))

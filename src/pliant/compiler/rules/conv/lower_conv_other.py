@@ -69,8 +69,9 @@ def _product(node: Node, graph: Graph, target: Target, s: ConvShape, products: s
     inner = replace(node, inputs=node.inputs[:2], outputs=(products,))
     if takes_tiles(inner, seen, target, form, s):
         return lower_tiles(inner, seen, target, form, s, transposed_weights_view(node.inputs[1], s))
-    packed = _transposed_weights(inner, graph, s)
-    call = conv_call(tensors_of(inner, form), form, s, target, node.label)
+    tensors = tensors_of(inner, form, f"turned{s.groups}")
+    packed = _transposed_weights(inner, graph, s, (tensors.weights, tensors.bias))
+    call = conv_call(tensors, form, s, target, node.label)
     return replace(packed, calls=(*packed.calls, call))
 
 
@@ -97,10 +98,9 @@ def _transposed_window(
     return Window(view.kernel, view.strides, view.dilations, less, less)
 
 
-def _transposed_weights(node: Node, graph: Graph, s: ConvShape) -> LoweredNode:
+def _transposed_weights(node: Node, graph: Graph, s: ConvShape, names: tuple[str, str]) -> LoweredNode:
     """w [group][channel][out channel * tap] as panels of a product, and a bias of zeros."""
     w = node.inputs[1]
-    names = f"{node.outputs[0]}:weights", f"{node.outputs[0]}:bias"
     channels, outs = s.channels // s.groups, s.outs // s.groups
     panels, depth = s.groups * conv_weights.n_panels(outs), conv_weights.padded(channels)
     if w in graph.constants:

@@ -32,7 +32,7 @@ def takes_planes(node: Node, graph: Graph, s: ConvShape) -> bool:
 def lower_planes(node: Node, graph: Graph, form: ConvForm, s: ConvShape) -> LoweredNode:
     """The call, and weights with channels outermost in their depth."""
     w, b = node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else ""
-    tensors = tensors_of(node, form)
+    tensors = tensors_of(node, form, "planes")
     depth, panels = conv_weights.padded(s.channels * prod(s.window.kernel)), s.outs // COLUMNS
     packed = {
         tensors.weights: PackedConstant(4 * s.outs * depth, partial(_fill, source=graph.constants[w]), w),

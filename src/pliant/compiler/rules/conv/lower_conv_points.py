@@ -38,7 +38,7 @@ def lower_points(node: Node, graph: Graph, target: Target, form: ConvForm, s: Co
     channels, outs, pixels = s.channels // s.groups, s.outs // s.groups, prod(s.out_space)
     rows = tile_rows(target.isa, outs, pixels)
     points = PointwiseForm(rows, form.activation, form.has_residual)
-    tensors = tensors_of(node, form)
+    tensors = tensors_of(node, form, f"points{rows}")
     order = _order(s.groups, outs, rows)
     packed = {
         tensors.weights: PackedConstant(

@@ -10,7 +10,7 @@ import numpy as np
 
 from pliant.compiler.executable.call import Call, FieldValue, Kernel, LoweredNode, PackedConstant, Ref, Target
 from pliant.compiler.rewrite.view import View, read_view, row_major
-from pliant.compiler.rules.conv.conv_call import ConvShape, tensors_of
+from pliant.compiler.rules.conv.conv_call import ConvShape, ConvTensors, tensors_of
 from pliant.compiler.rules.conv.weight_panels import split_calls
 from pliant.compiler.rules.conv.window_extents import axis_fields
 from pliant.compiler.rules.move.lower_pad import frame_calls, zero_for
@@ -126,7 +126,8 @@ def lower_tiles(
 
     `weights` are [group][output channel][channel][tap].
     """
-    frame, parts, tensors = frame_of(s, form), _parts(node), tensors_of(node, form)
+    frame, parts = frame_of(s, form), _parts(node)
+    tensors = _tensors(node, form, s, frame)
     made = _frame_image(node, graph, form, s, frame)
     split, pixels = f"{tensors.y}:parts", s.batch * prod(frame.space)
     # Units of pixel rows divide even a single line among threads; narrow ones do not fill vectors.
@@ -139,7 +140,7 @@ def lower_tiles(
         is_split=parts == 2, part=size,
     )  # fmt: skip
     call = _call(node, target, form, s, frame, parts)
-    packing = _weights(node, graph, frame, parts, weights)
+    packing = _weights(node, graph, frame, parts, weights, (tensors.weights, tensors.bias))
     temporaries = {**made.temporaries, **packing.temporaries, split: 2 * parts * size}
     calls = (*packing.calls, *made.calls, rounding, call)
     return LoweredNode(calls, (), temporaries, {**made.packed, **packing.packed})
@@ -162,7 +163,7 @@ def _frame_image(node: Node, graph: Graph, form: ConvForm, s: ConvShape, frame: 
 
 
 def _call(node: Node, target: Target, form: ConvForm, s: ConvShape, frame: ImageFrame, parts: int) -> Call:
-    tensors, (lines, width) = tensors_of(node, form), (1, *frame.out)[-2:]
+    tensors, (lines, width) = _tensors(node, form, s, frame), (1, *frame.out)[-2:]
     outs = s.outs // s.groups
     panels, words = conv_weights.n_panels(outs), frame.channels // 2
     others = s.batch * s.groups * prod(frame.out[:-2])
@@ -236,11 +237,18 @@ def _are_known(node: Node, graph: Graph) -> bool:
     return all(x in graph.constants for x in node.inputs[1:3] if x)
 
 
-def _weights(node: Node, graph: Graph, frame: ImageFrame, parts: int, weights: View) -> LoweredNode:
-    """Pairs of the rounded weights, then of their remainders, and the bias of each panel."""
-    b, y = node.inputs[2] if len(node.inputs) > 2 else "", node.outputs[0]
+def _tensors(node: Node, form: ConvForm, s: ConvShape, frame: ImageFrame) -> ConvTensors:
+    packing = f"tiles{_parts(node)}x{s.groups}x{frame.channels}x{frame.run}x{frame.runs}"
+    return tensors_of(node, form, packing)
+
+
+def _weights(
+    node: Node, graph: Graph, frame: ImageFrame, parts: int, weights: View, names: tuple[str, str]
+) -> LoweredNode:
+    """Pairs of the rounded weights, then of their remainders, and the bias of each panel, by `names`."""
+    b = node.inputs[2] if len(node.inputs) > 2 else ""
     groups, outs = weights.shape[:2]
-    names, shape = (f"{y}:weights", f"{y}:bias"), pairs_shape(frame.run * frame.runs, outs)
+    shape = pairs_shape(frame.run * frame.runs, outs)
     if not _are_known(node, graph):
         return split_calls(weights, b, names, 2 * shape[1], node.label)
     fill = partial(

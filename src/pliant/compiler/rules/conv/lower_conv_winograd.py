@@ -22,7 +22,7 @@ def lower_winograd(node: Node, graph: Graph, target: Target, form: ConvForm, s: 
     assert form.x == form.y == "nhwc", "Winograd's kernel has channels last"
     assert s.channels % COLUMNS == 0, "channels are whole vectors"
     assert s.outs % COLUMNS == 0, "output channels are whole panels"
-    tensors = tensors_of(node, form)
+    tensors = tensors_of(node, form, "winograd")
     packed = {
         tensors.weights: PackedConstant(
             4 * winograd_matrices.PLACES * s.channels * s.outs, partial(_fill, source=graph.constants[w]), w
