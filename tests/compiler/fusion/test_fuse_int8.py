@@ -33,6 +33,17 @@ def test_products_of_one_tensor_share_its_quantization() -> None:
     assert_same(fused, c, 1e-4)
 
 
+def test_a_scale_for_each_row_is_none_for_columns() -> None:
+    """As many rows as columns: the number of scales does not tell them apart."""
+    c = Chain(x=(4, 24))
+    c.add("q q.step q.point", "DynamicQuantizeLinear", "x")
+    w = c.constant("w", np.random.default_rng(0).integers(-127, 128, (24, 4)), "int8")
+    real = c.add("real", "Cast", c.add("sums", "MatMulInteger", "q", w, "q.point"), to=1)
+    both = c.add("both", "Mul", "q.step", c.constant("scale", [[0.1], [0.2], [0.3], [0.4]]))
+    graph = c.graph(c.add("y", "Mul", real, both))
+    assert all(node.op != "QuantizedMatMul" for node in fuse_int8(graph).nodes)
+
+
 def test_integers_that_are_read_elsewhere_stay() -> None:
     """An output of int32 sums is no float product."""
     c = Chain(x=(2, 5, 24))

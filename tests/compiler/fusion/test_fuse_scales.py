@@ -41,7 +41,7 @@ def test_a_product_with_all_that_follows_reads_the_codes(dtype: str) -> None:
     y = c.add("y", "Add", c.add("z", "Add", c.add("p", "MatMul", "x", w), bias), "r")
     fused = _fused(c.graph(y))
     (node,) = fused.nodes
-    assert (node.op, node.inputs) == ("ScaledMatMul", ("x", "w.q", "w.scales", "", "b", "r"))
+    assert (node.op, node.inputs) == ("ScaledMatMul", ("x", "w.q", "y.scales", "", "b", "r"))
     assert node.attributes["element"] == ("int8" if dtype == "uint8" else dtype)
     assert "w.s" not in fused.constants
     assert_same(fused, c, 1e-4)
@@ -55,6 +55,20 @@ def test_zero_points_are_taken_off_when_weights_are_packed(zero: float) -> None:
     less = c.add("d", "Sub", c.add("f", "Cast", q, to=FLOAT), c.constant("z", np.full((1, N), zero)))
     fused = _fused(c.graph(c.add("y", "MatMul", "x", c.add("w", "Mul", less, 0.01))))
     assert fused.nodes[0].attributes["element"] == "int16"
+    assert_same(fused, c, 1e-4)
+
+
+@pytest.mark.parametrize("zero", [0, 3])
+def test_products_that_share_weights_have_scales_of_their_own(zero: int) -> None:
+    """One has a factor."""
+    c = Chain(x=(5, 64))
+    q = c.constant("q", np.random.default_rng(0).integers(-127, 128, (64, 64)), "int8")
+    s = c.constant("s", np.linspace(0.01, 0.02, 64))
+    w = c.add("w", "DequantizeLinear", q, s, c.constant("z", np.full(64, zero), "int8"), axis=1)
+    y = c.add("y", "MatMul", "x", w)
+    z = c.add("half", "Gemm", "x", w, alpha=0.5)
+    fused = _fused(c.graph(y, z))
+    assert _ops(fused) == ["ScaledMatMul"] * 2
     assert_same(fused, c, 1e-4)
 
 

@@ -1,6 +1,10 @@
 """Pass `dead`, as text."""
 
+import numpy as np
+import pytest
+
 from pliant.compiler.passes.dead_code import drop_dead_code
+from tests.compiler.passes.chains import Chain, assert_same
 from tests.compiler.passes.read_graph import body, read
 
 
@@ -24,6 +28,20 @@ def test_an_unread_output_loses_its_name() -> None:
         "y = LayerNormalization <axis=1> (x, w)",
         "a, b = Split <axis=0, num_outputs=2> (x)",
     ]
+
+
+@pytest.mark.parametrize("wanted", ["i", "mean"])
+def test_a_node_of_which_only_a_later_output_is_read_computes_it(wanted: str) -> None:
+    """Its kernel writes the first one in any case."""
+    c = Chain(x=(1, 3, 6, 6))
+    c.add("v i", "MaxPool", "x", kernel_shape=[2, 2])
+    windows = np.lib.stride_tricks.sliding_window_view(c.feeds["x"], (2, 2), (2, 3)).reshape(1, 3, 5, 5, 4)
+    places = (
+        np.arange(3 * 6 * 6).reshape(1, 3, 6, 6)[:, :, :5, :5] + np.array([0, 1, 6, 7])[windows.argmax(-1)]
+    )
+    c.values["i"] = places  # onnx's reference counts in another image
+    c.add("y mean", "LayerNormalization", "x", c.constant("w", np.ones(6)))
+    assert_same(drop_dead_code(c.graph(wanted)), c)
 
 
 def test_a_graph_without_dead_nodes_stays_the_same_object() -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 
 from pliant.api.compile_onnx import compile as compile_model
 
@@ -76,6 +77,40 @@ def test_what_has_no_kernel_of_a_type_runs_in_float32(
     for y, (name, found) in zip(wanted, got.items(), strict=True):
         assert found.dtype == (dtype if y.dtype == np.float32 else y.dtype), name
         np.testing.assert_allclose(found, y, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("is_constant", [True, False])
+@pytest.mark.parametrize(
+    ("shape", "blocks", "axis"), [((192, 64), (2, 64), 0), ((8192,), (64,), 0), ((3, 200), (3, 2), -1)]
+)
+def test_the_last_block_may_be_shorter(
+    shape: tuple[int, ...], blocks: tuple[int, ...], axis: int, is_constant: bool
+) -> None:
+    """ONNX rounds the number of blocks up; a vector has blocks too."""
+    random = np.random.default_rng(0)
+    q = random.integers(-128, 128, shape).astype(np.int8)
+    s, z = random.uniform(0.5, 2, blocks).astype(np.float32), random.integers(-9, 9, blocks).astype(np.int8)
+    held = [numpy_helper.from_array(a, n) for n, a in (("q", q), ("s", s), ("z", z))]
+    graph = helper.make_graph(
+        [
+            helper.make_node("DequantizeLinear", ["q", "s", "z"], ["w"], axis=axis, block_size=128),
+            helper.make_node("MatMul", ["x", "w"], ["y"])
+            if len(shape) > 1
+            else helper.make_node("Add", ["x", "w"], ["y"]),
+        ],
+        "g",
+        [helper.make_tensor_value_info("x", 1, (2, shape[0]))]
+        + ([] if is_constant else [helper.make_tensor_value_info("q", onnx.TensorProto.INT8, shape)]),
+        [helper.make_tensor_value_info("y", 1, None)],
+        held if is_constant else held[1:],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    feeds = {"x": random.standard_normal((2, shape[0])).astype(np.float32)} | (
+        {} if is_constant else {"q": q}
+    )
+    (wanted,) = ReferenceEvaluator(model).run(None, feeds)
+    with compile_model(model, threads=1) as session:
+        np.testing.assert_allclose(session.run(feeds)["y"], wanted, rtol=1e-3, atol=1e-2)
 
 
 @pytest.mark.parametrize("mode", ["avg", "max"])

@@ -80,7 +80,9 @@ def _product(
         return None
     by = other_operand(scales, quantize.outputs[1])
     columns = graph.types[w].shape[1]
-    if by not in graph.constants or graph.types[by].size not in (1, columns):
+    steps = graph.types[by]
+    is_by_column = steps.size == columns and steps.shape[-1:] == (columns,)
+    if by not in graph.constants or not (steps.size == 1 or is_by_column):
         return None
     if graph.types[scaled.outputs[0]].shape != graph.types[node.outputs[0]].shape:
         return None

@@ -60,11 +60,12 @@ def _fuse(
     matrix = None if p is None else _matrix(graph, p, found[node.inputs[1]])
     if p is None or matrix is None:
         return node
-    scales = unused_name(graph, f"{node.inputs[1]}.scales")
+    scales = unused_name(graph, f"{node.outputs[0]}.scales")
     constants[scales] = matrix.scales * np.float32(p.alpha)
     zeros = ""
     if matrix.zeros is not None:
-        zeros = unused_name(graph, f"{node.inputs[1]}.zeros")
+        view = ",".join(map(str, matrix.codes.attribute))
+        zeros = unused_name(graph, f"{node.inputs[1]}.zeros|{view}")  # equal matrices are packed once
         constants[zeros] = matrix.zeros
     attributes: dict[str, Attribute] = {"b_view": matrix.codes.attribute, "element": matrix.element}
     if p.a != whole_view(p.a.tensor, graph.types[p.a.tensor]):

@@ -3,10 +3,14 @@
 Contract: nodes that an output depends on are unchanged.
 """
 
+import sys
 from dataclasses import replace
 
 from pliant.compiler.rewrite.rewrite import rebuild_graph
 from pliant.ir.graph import Graph, Node
+
+_MADE = {"Split": sys.maxsize, "MaxPool": 1, "LayerNormalization": 1}
+"""The number of outputs that a node always computes."""
 
 
 def drop_dead_code(graph: Graph) -> Graph:
@@ -26,10 +30,9 @@ def drop_dead_code(graph: Graph) -> Graph:
 
 
 def _trim(node: Node, wanted: set[str]) -> Node:
-    """A node with only those outputs that are read; a split always computes all of its parts."""
-    if node.op == "Split":
-        return node
-    outputs = [y if y in wanted else "" for y in node.outputs]
+    """A node with only those outputs that are read, and those that it computes in any case."""
+    n_made = _MADE.get(node.op, 0)
+    outputs = [y if y in wanted or i < n_made else "" for i, y in enumerate(node.outputs)]
     while outputs and not outputs[-1]:
         outputs.pop()
     return node if tuple(outputs) == node.outputs else replace(node, outputs=tuple(outputs))

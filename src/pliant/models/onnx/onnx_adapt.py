@@ -210,6 +210,25 @@ def _cast_to_float32(node: Node, context: AdapterContext, kinds: Collection[str]
     return [*before, replace(node, inputs=tuple(inputs), outputs=tuple(outputs)), *after]
 
 
+def _shorter_block(node: Node, context: AdapterContext) -> list[Node]:
+    """Blocks of which the last is shorter: each element gets a scale of its own."""
+    shape, block = context.type(node.inputs[0]).shape, node.integer("block_size", 0)
+    axis = node.integer("axis", 1)
+    if not block or len(context.type(node.inputs[1]).shape) != len(shape) or shape[axis] % block == 0:
+        return [node]
+    y, inputs, nodes = node.outputs[0], list(node.inputs), list[Node]()
+    places = np.arange(shape[axis]) // block
+    for i, name in enumerate(inputs[1:3], 1):
+        value = context.value(name) if name else None
+        if value is not None:
+            inputs[i] = context.constant(f"{y}.{i}", np.take(value, places, axis))
+        elif name:
+            inputs[i] = context.tensor(f"{y}.{i}", TensorType(context.type(name).dtype, shape))
+            at = context.constant(f"{y}.places", places)
+            nodes.append(Node("Gather", (name, at), (inputs[i],), {"axis": axis}, node.name))
+    return [*nodes, replace(node, inputs=tuple(inputs), attributes={**node.attributes, "block_size": 1})]
+
+
 def _roi_align(node: Node, context: AdapterContext) -> list[Node]:
     old = {"coordinate_transformation_mode": "output_half_pixel"}
     return [replace(node, attributes={**node.attributes, **old})]
@@ -254,6 +273,8 @@ _ADAPTERS: Mapping[str, tuple[int, Adapter]] = {
     "Pad": (11, _pad),
     "Clip": (11, _clip),
     "RoiAlign": (16, _roi_align),
+    "QuantizeLinear": (99, _shorter_block),
+    "DequantizeLinear": (99, _shorter_block),
 }
 """Per operator: the opset version since which its semantics are unchanged, and the adapter of older ones."""
 

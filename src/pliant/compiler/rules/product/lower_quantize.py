@@ -71,10 +71,10 @@ def _blocks(node: Node, shape: _Shape, scale: _Shape) -> tuple[_Shape, _Shape]:
     """Shapes of x and of the scale that broadcast to each other: per tensor, axis or block."""
     if prod(scale) == 1:
         return shape, ()
-    axis = axis_of(node, len(shape), 1)
-    if len(scale) == 1:
+    axis, step = axis_of(node, len(shape), 1), node.integer("block_size", 0)
+    if len(scale) == 1 and not (len(shape) == 1 and step):
         return shape, (*(1,) * axis, scale[0], *(1,) * (len(shape) - axis - 1))
-    n, step = shape[axis], node.integer("block_size", 0)
+    n = shape[axis]
     if not step or n % step:
         raise GraphError(f"node {node.label!r}: {n} elements of axis {axis} are not blocks of {step}.")
     before, after = shape[:axis], shape[axis + 1 :]
