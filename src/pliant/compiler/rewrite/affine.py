@@ -111,7 +111,8 @@ def _dequantize(graph: Graph, node: Node, found: Mapping[str, AffineWeights]) ->
         one = (1,) * len(start.shape)
         return replace(start, scale=scales.reshape(one), zero=None if zeros is None else zeros.reshape(one))
     axis = node.integer("axis", 1) % len(start.shape)
-    if scales.ndim == 1 and not (len(start.shape) == 1 and node.integer("block_size", 0)):
+    is_blocked = node.integer("block_size", 0) > 0
+    if scales.ndim == 1 and not (is_blocked and len(start.shape) == 1):
         along = tuple(n if i == axis else 1 for i, n in enumerate(start.shape))
         return replace(
             start, scale=scales.reshape(along), zero=None if zeros is None else zeros.reshape(along)
