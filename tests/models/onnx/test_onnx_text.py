@@ -66,6 +66,25 @@ def test_what_reads_no_text_has_none(folder: Path, tmp_path: Path) -> None:
     assert open_onnx_text(tmp_path / "model.onnx", (IDS,)) is None
 
 
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "mpnet", "longformer", "luke", "xmod"),
+        *("data2vec-text", "ibert", "roberta-prelayernorm"),
+    ],
+)
+def test_positions_up_to_padding_are_none_of_a_text(folder: Path, tmp_path: Path, kind: str) -> None:
+    """A text truncated to 514 tokens asked such a model for the positions 514 and 515, which it lacks."""
+    (tmp_path / "tokenizer.json").write_bytes((folder / "tokenizer.json").read_bytes())
+    config = {"model_type": kind, "vocab_size": 64, "max_position_embeddings": 514, "pad_token_id": 1}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    text = open_onnx_text(tmp_path / "model.onnx", (IDS, MASK))
+    assert text is not None
+    assert text.tokenizer.spec.max_tokens == 512
+    kept, _ = text.tokenizer.truncate("good " * 600)
+    assert text.feeds(kept)["input_ids"].shape == (1, 512)
+
+
 def test_a_tokenizer_without_a_configuration_is_an_error(folder: Path, tmp_path: Path) -> None:
     """Without it nobody knows how many tokens the model reads."""
     (tmp_path / "tokenizer.json").write_bytes((folder / "tokenizer.json").read_bytes())

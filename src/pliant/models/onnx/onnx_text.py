@@ -16,6 +16,13 @@ from pliant.models.tokenizer import Tokenizer, open_tokenizer
 IDS, MASK, TYPES = "input_ids", "attention_mask", "token_type_ids"
 """The inputs of every text model that transformers exports; the last two may be missing."""
 _CLASSIFIER = "ForSequenceClassification"
+_AS_ROBERTA = frozenset((
+    "camembert", "data2vec-text", "ibert", "longformer", "luke", "mpnet", "roberta-prelayernorm",
+    "xlm-roberta-xl", "xmod",
+))  # fmt: skip
+"""Types of transformers' text encoders, besides TEXT_FAMILIES, that count positions as RoBERTa does: the
+first token has the position after the padding token's id.
+"""
 
 
 class _Config(msgspec.Struct):
@@ -107,7 +114,8 @@ def _folder(file: Path) -> Path | None:
 
 
 def _limits(config: _Config, length: int | None, n_types: int) -> _Limits:
-    family = TEXT_FAMILIES.get(config.model_type, config.model_type)
+    kind = config.model_type
+    family = "roberta" if kind in _AS_ROBERTA else TEXT_FAMILIES.get(kind, kind)
     offset = 1 + (1 if config.pad_token_id is None else config.pad_token_id) if family == "roberta" else 0
     most = config.max_position_embeddings - offset
     return _Limits(family, config.vocab_size, n_types, min(most, length or most), offset)
