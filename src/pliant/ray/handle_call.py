@@ -7,6 +7,7 @@ import msgspec
 import numpy as np
 
 from pliant.errors import InputError
+from pliant.ray.replica_advert import EMPTY_TEXT
 from pliant.route.choice.request_terms import Terms
 from pliant.run.session.feeds import convert_feed
 from pliant.run.session.text_feeds import as_bytes
@@ -44,10 +45,13 @@ def read_call(answered: InferResponse, model: Signature) -> dict[str, Any]:
 
 
 def call_bytes(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int | None:
-    """Estimate the size of a call's inputs as JSON, in bytes; None for a call without inputs."""
+    """Estimate the size of a call's inputs as JSON, in bytes; None for a call without inputs.
+
+    A text counts as the body of an HTTP request for it, from which `InputSize` estimates its length.
+    """
     inputs = args[0] if args else kwargs.get("inputs")
     if isinstance(inputs, str):
-        return len(inputs.encode())
+        return len(EMPTY_TEXT) + len(msgspec.json.encode(inputs)) - len('""')
     if not isinstance(inputs, Mapping):
         return None
     return sum(len(msgspec.json.encode(np.asarray(value).tolist())) for value in inputs.values())

@@ -15,7 +15,8 @@ from pliant.run.session.text_session import TextSession
 _MAX_POINTS = 16
 _SAMPLE = "The film is a charming and often affecting journey, and its cast never loses its way for long. "
 _SHORT, _LONG = 1, 64
-_HEAD = '{"inputs":[{"name":"text","shape":[1],"datatype":"BYTES","data":[""]}]}'
+EMPTY_TEXT = b'{"inputs":[{"name":"text","shape":[1],"datatype":"BYTES","data":[""]}]}'
+"""The body of an HTTP request for the text of no characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ def input_size(session: Session[Any]) -> InputSize:
     """Fit bytes of JSON to length with an English sample or sample arrays. Runs no inference."""
     if isinstance(session, TextSession):
         n = session.request({"text": as_bytes(_SAMPLE)}).length
-        return InputSize(len(_HEAD), len(_SAMPLE) / n, 1, session.max_length)
+        return InputSize(len(EMPTY_TEXT), len(_SAMPLE) / n, 1, session.max_length)
     (short, n_short), (long, n_long) = (_sampled(session, n) for n in (_SHORT, _LONG))
     per_item = (n_long - n_short) / (long - short) if long > short else 0.0
     return InputSize(n_short - per_item * short, per_item, short, session.max_length)
