@@ -16,7 +16,7 @@ from pliant.compiler.executable.call import Call, FieldValue, Kernel, LoweredNod
 from pliant.compiler.rewrite.view import input_view
 from pliant.compiler.rules.lower_elementwise import map_calls
 from pliant.compiler.rules.lower_extremum import extremum_call
-from pliant.compiler.rules.lower_reduce import accumulator_dtype, reduce_call, zero_infinite
+from pliant.compiler.rules.lower_reduce import accumulator_dtype, reduce_call
 from pliant.compiler.rules.move.lower_move import axis_of
 from pliant.compiler.rules.row_calls import grain, layer_norm_call
 from pliant.errors import GraphError
@@ -49,7 +49,7 @@ def _softmax(node: Node, graph: Graph, target: Target) -> LoweredNode:
         return LoweredNode(softmax_rows(x, y, flat, node.name))
     wide, shape = accumulator_dtype(type_.dtype), type_.shape
     element, top, total = leaf(0, type_.dtype).cast(wide), leaf(1, wide), leaf(2, wide)
-    largest = (element, "max", zero_infinite(leaf(0, wide)) if is_log else leaf(0, wide))
+    largest = (element, "max", leaf(0, wide))
     calls = reduce_call((x, shape), (axis,), f"{y}@max", largest, label=node.name)
     terms = ((element - top).to("exp"), "add", leaf(0, wide).to("ln") if is_log else leaf(0, wide))
     calls += reduce_call((x, shape), (axis,), f"{y}@sum", terms, f"{y}@max", node.name)

@@ -174,7 +174,7 @@ class PoolWindow:
         element = ELEMENTS[form.dtype]
         type_ = vector(lanes, element) if lanes > 1 else element
         start = first_value(f, form, type_)
-        none = [f.const(0)] if form.has_indices else []
+        none = [f.const(_NOWHERE)] if form.has_indices else []
         (d, h, w), (od, oh, ow) = self.axes, self.at
         state = [start] * len(loads) + none
         with f.loop(*taps[0], carry=state) as in_d:
@@ -192,7 +192,9 @@ class PoolWindow:
             in_d.carry(in_h.carried)
         found = in_d.carried[: len(loads)]
         ended = self._ended(found, taps)
-        place = in_d.carried[-1] if none else f.const(0)
+        place = f.const(0)
+        if none:  # a window that lies in the padding alone has no place of its own
+            place = f.select(in_d.carried[-1] >= 0, in_d.carried[-1], place)
         return [(value, place) for value in ended]
 
     def _combined(self, state: Sequence[Value], values: Sequence[Value], place: Value) -> list[Value]:
@@ -200,8 +202,9 @@ class PoolWindow:
         after = []
         for old, x in zip(state, values, strict=False):
             after.append(combine_tap(f, form, old, x, self._power))
-            if form.has_indices:
-                after.append(f.select(_keeps_maximum(f, old, x, form.dtype), state[-1], place))
+            if form.has_indices:  # the first tap has its place even if it is the least number there is
+                keeps = _keeps_maximum(f, old, x, form.dtype) & (state[-1] >= 0)
+                after.append(f.select(keeps, state[-1], place))
         return after
 
     @property
@@ -225,6 +228,10 @@ class PoolWindow:
                 count = f.select(counts_pads.compare("ne", 0), padded, inside)
                 share = f.const(1.0, ELEMENTS[form.dtype]) / f.cast("sitofp", count, ELEMENTS[form.dtype])
                 return [x * _like(f, share, x.type) for x in sums]
+
+
+_NOWHERE = -1
+"""The position of a maximum before the first tap."""
 
 
 def combine_tap(f: Function, form: PoolForm, old: Value, x: Value, power: Value) -> Value:

@@ -150,6 +150,10 @@ _SMALLEST = {"batch_dims": 0, "group": 1, "num_groups": 1, "blocksize": 1, "num_
 _AXIS_ROOM = {"Flatten": (0, 1), "OneHot": (1, 1), "QuantizeLinear": (0, 1), "DequantizeLinear": (0, 1)}
 
 
+_ROUNDED_UP, _ROUNDED_OPSET = ("MaxPool", "AveragePool", "LpPool"), 22
+"""Pools with `ceil_mode`, and the opset whose inference leaves out windows without an element."""
+
+
 def infer(
     schema: Any,
     node: Any,
@@ -166,6 +170,9 @@ def infer(
     data = {
         x: as_proto(x, values[x]) for x in node.input if x in values and values[x].size <= _LONGEST_SHAPE_DATA
     }
+    if node.op_type in _ROUNDED_UP and not node.domain:  # before, windows could begin behind the image
+        schema = onnx.defs.get_schema(node.op_type, _ROUNDED_OPSET)
+        opsets = {**opsets, "": _ROUNDED_OPSET}
     imports = [onnx.helper.make_opsetid(domain, version) for domain, version in opsets.items()]
     given = {x: type_proto(types[x]) for x in node.input if x}
     try:

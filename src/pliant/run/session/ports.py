@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, combinations
 from typing import Any
 
 import numpy as np
@@ -69,6 +69,24 @@ def check_writable(name: str, array: Any, type_: TensorType) -> np.ndarray:
     return array
 
 
+def _apart(feeds: FeedsLike, out: FeedsLike) -> FeedsLike:
+    """The feeds, copied where they overlap an array of `out`: outputs are written while inputs are read.
+
+    Raises InputError if two arrays of `out` overlap.
+    """
+    given = {y: array for y, array in dict(out).items() if isinstance(array, np.ndarray)}
+    for (y, one), (z, other) in combinations(given.items(), 2):
+        if np.may_share_memory(one, other):
+            raise InputError(
+                f"the arrays given for outputs {y!r} and {z!r} overlap: give each its own memory."
+            )
+
+    def is_written(x: Any) -> bool:
+        return isinstance(x, np.ndarray) and any(np.may_share_memory(x, one) for one in given.values())
+
+    return {name: x.copy() if is_written(x) else x for name, x in dict(feeds).items()}
+
+
 def parse_run_arguments(
     feeds: FeedsLike | Sequence[str] | None, out: FeedsLike | None, outputs: Sequence[Port]
 ) -> tuple[FeedsLike, Feeds | None, list[str] | None]:
@@ -80,6 +98,7 @@ def parse_run_arguments(
     if isinstance(feeds, NAMED):
         if out is not None:
             _check_known(out, outputs)
+            feeds = _apart(feeds, out)
         return feeds, out, None
     if not isinstance(out, NAMED):
         raise InputError("run takes feeds by name: run({name: array}), or run([output, ...], {name: array}).")
