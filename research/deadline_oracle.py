@@ -2,8 +2,9 @@
 it.
 
 `bound` gives every request the most accurate answer that one way could give in time, as if there were no
-other requests: an upper bound of attainment and accuracy. `quickest` gives it the quickest answer at its
-floor: a lower bound of the time. `decide_with_hindsight` models queues, one request
+other requests, in the state of the world at its arrival: an upper bound of attainment and accuracy but for
+requests that would wait for a link or device to get better. `quickest` gives it the quickest answer at its
+floor in the same way. `decide_with_hindsight` models queues, one request
 after the other at each way, and improves its choices with hindsight until no change helps: the result of a
 router that knew the whole world. Nothing is estimated or measured.
 """
@@ -111,7 +112,7 @@ def bound(scenario: Scenario, known: OracleInputs, ways: Collection[Way] = WAYS)
 
 
 def quickest(scenario: Scenario, known: OracleInputs, ways: Collection[Way] = WAYS) -> list[Decision]:
-    """The quickest decision at its floor for each request alone: the least times of any router."""
+    """The quickest decision at its floor for each request alone, without queues."""
     return _alone(scenario, known, ways, lambda o: (-o.away_s - o.work_s, o.accuracy))
 
 
