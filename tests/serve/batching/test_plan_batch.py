@@ -21,7 +21,7 @@ def requests(draw: st.DrawFn) -> QueuedRequest:
     median_s = draw(_SECONDS)
     return QueuedRequest(
         Timing(median_s, median_s * draw(st.sampled_from([1.0, 1.5]))),
-        draw(st.integers(1, 9)),
+        draw(st.integers(0, 9)),
         draw(st.one_of(st.just(inf), st.integers(0, 24).map(lambda x: x / 2))),
         draw(st.integers(0, 9)) / 10,
         draw(st.sampled_from(["a", "a", "a", "b", None])),

@@ -102,7 +102,8 @@ def _can_all_be_in_time(
     due = sorted((one for one in waiting if one.due_s < inf and one.is_in_time(now_s)), key=_due_s)
     if not due:
         return True
-    n = max(1, int(min(most, len(due), most_items * len(due) / sum(one.length for one in due))))
+    n_items = max(1, sum(one.length for one in due))  # an input may be empty
+    n = max(1, int(min(most, len(due), most_items * len(due) / n_items)))
     pace = _SPARE * _relative_time(_average_time(due, n, cost), _average_serial_time(due, n))
     end_s = now_s
     for one in due:
