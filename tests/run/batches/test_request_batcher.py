@@ -136,6 +136,25 @@ def test_lengths_that_were_not_prepared_run_alone() -> None:
     assert session.together(session.request(_feeds(65, 0))) is None
 
 
+def test_a_text_without_tokens_runs_alone() -> None:
+    """It has no row of its own in a batch: it got the answer of another request."""
+    session = _opened(ENCODER)
+    assert session.prepare_together(5)
+    assert session.together(session.request(_feeds(0, 0))) is None
+
+
+def test_more_threads_than_requests_answer_them() -> None:
+    """Nine texts make no sixteen parts."""
+    session, alone = compile(MASKED, threads=16), compile(MASKED, threads=1)
+    session.answer(session.request(session.sample(3)))
+    assert session.prepare_together(60)
+    feeds = [_feeds(n, n) for n in range(40, 49)]
+    replies = session.answers([session.request(one) for one in feeds])
+    for one, reply in zip(feeds, replies, strict=True):
+        for y, wanted in alone.run(one).items():
+            np.testing.assert_allclose(reply.outputs[y], wanted, rtol=1e-4, atol=1e-4)
+
+
 def test_requests_of_several_rows_run_alone() -> None:
     """A batch that a client made is one already."""
     session = _opened(ENCODER)

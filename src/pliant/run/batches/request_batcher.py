@@ -65,6 +65,8 @@ class RequestBatcher:
         if not self._can_batch or any(not shape or shape[0] != 1 for shape in shapes.values()):
             return None
         length = self._length(shapes)
+        if length == 0:  # it has no place of its own in a batch, and would get that of another
+            return None
         return _ROWS_ONLY if length is None else next((n for n in SIZES if n >= length), None)
 
     def key(self, shapes: Shapes) -> Hashable | None:
@@ -128,7 +130,7 @@ class RequestBatcher:
     def _n_parts(self, size: int, n: int) -> int:
         """The best number of parts for n items: one part for all threads, or one or more per thread."""
         if n > COUNTS[0]:
-            return self._n_threads * -(-n // (self._n_threads * COUNTS[0]))
+            return min(n, self._n_threads * -(-n // (self._n_threads * COUNTS[0])))
         return min(n, self._parts.get((size, next(m for m in reversed(COUNTS) if m >= n)), 1))
 
     def _length(self, shapes: Shapes) -> int | None:
