@@ -1,5 +1,6 @@
 """Several models within one budget of memory: what each holds, and that together they never hold more."""
 
+import gc
 import shutil
 import threading
 from collections.abc import Callable
@@ -97,6 +98,23 @@ def test_a_fixed_share_has_others_free_what_they_can_do_without() -> None:
     assert (pretender.held_bytes, budget.free_bytes) == (40, 5)
     budget.release(owner)
     assert budget.free_bytes == 60
+
+
+def test_a_session_may_be_dropped_while_the_budget_is_divided() -> None:
+    """Garbage is collected at any time, and with it sessions that nobody closed."""
+    budget, dropped = MemoryBudget(100), list[Pretender]()
+
+    class Dropping(Pretender):
+        def hold(self, n_bytes: int) -> None:
+            dropped.clear()
+            gc.collect()
+            super().hold(n_bytes)
+
+    first = Dropping("first", budget, [10, 50], [])
+    dropped.append(Pretender("second", budget, [10, 50], []))
+    third = Pretender("third", budget, [60, 80], [])
+    assert (first.held_bytes, third.held_bytes) == (10, 80)
+    assert [share.name for share in budget.shares] == ["first", "third"]
 
 
 def test_a_model_that_leaves_too_little_for_anothers_answers_is_refused() -> None:

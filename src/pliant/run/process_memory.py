@@ -200,7 +200,7 @@ class MemoryBudget:
             demands[id(session)] = demands[id(session)].at_least(needs_bytes)
             shares = self._divided(demands)
             self._apply(shares, session)
-        except BudgetError:
+        except BaseException:
             self._forget(id(session))
             raise
         return shares[id(session)]
@@ -227,7 +227,7 @@ class MemoryBudget:
             demands[id(session)] = demands[id(session)].at_least(least_bytes).at_most(least_bytes)
             shares = self._divided(demands)
             self._apply(shares, session)
-        except BudgetError:
+        except BaseException:
             member.demand, member.needs_bytes = before
             raise
         return shares[id(session)]
@@ -279,13 +279,13 @@ class MemoryBudget:
 
     def _check_answers(self) -> None:
         """Raise BudgetError unless each session can answer while the others hold their least."""
-        demands = self._demands()
-        key = max(demands, key=lambda one: self._members[one].frees_bytes)
-        self._divided(demands | {key: demands[key].at_least(self._members[key].needs_bytes)})
+        members, demands = dict(self._members), self._demands()
+        key = max(demands.keys() & members.keys(), key=lambda one: members[one].frees_bytes)
+        self._divided(demands | {key: demands[key].at_least(members[key].needs_bytes)})
 
     def _demands(self) -> dict[int, MemoryDemand]:
         now_s = self._clock()
-        members = self._members.items()
+        members = list(self._members.items())  # a session that is dropped leaves at any time
         return {key: replace(one.demand, weight=one.requests.at(now_s)) for key, one in members}
 
     def _require(self, n_bytes: int, room_bytes: int) -> None:
@@ -311,7 +311,8 @@ class MemoryBudget:
         mine = -1 if caller is None else id(caller)
         changes = {key: n_bytes - self._reserved.get(key, 0) for key, n_bytes in shares.items()}
         for key in sorted(changes, key=lambda key: changes[key]):
-            session = self._members[key].session()
+            member = self._members.get(key)
+            session = None if member is None else member.session()
             if session is None or (not changes[key] and key != mine):
                 continue
             if key != mine and changes[key] < 0 and not _hold(session, shares[key]):

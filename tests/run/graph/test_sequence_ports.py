@@ -213,6 +213,10 @@ def test_an_answer_is_the_callers_own() -> None:
     perhaps = compile(parse(PERHAPS, opset=18), threads=1)
     perhaps.run({"x": None})["y"][...] = 0
     assert perhaps.run({"x": None})["y"].tolist() == [7, 8]
+    late = "g (float[N] x) => (int64[a,b] at, int64[1] s) { y = Relu(x) at = NonZero(y) s = Shape(x) }"
+    with compile(parse(late), threads=1) as session:
+        session.run({"x": floats(5)})["s"][...] = 0
+        assert session.run({"x": floats(5)})["s"].tolist() == [5]
     split = compile(parse("g (float[4] x) => (seq(float[a]) y) { y = SplitToSequence(x) }"), threads=1)
     passed = compile(parse(PASSED, opset=18), threads=1)
     x = floats(4)

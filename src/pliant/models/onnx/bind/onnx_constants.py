@@ -42,8 +42,11 @@ KnownConstants = Mapping[str, np.ndarray | SymbolicConstant]
 
 
 def constants_at(known: KnownConstants, sizes: Sequence[int]) -> dict[str, np.ndarray]:
-    """The values of `known` for these sizes."""
-    return {x: a.at(sizes) if isinstance(a, SymbolicConstant) else a for x, a in known.items()}
+    """The values of `known` for these sizes: read-only, since images keep them."""
+    made = {x: a.at(sizes) if isinstance(a, SymbolicConstant) else a for x, a in known.items()}
+    for array in made.values():
+        array.flags.writeable = False
+    return made
 
 
 def monomials(sizes: Sequence[int]) -> list[int]:
