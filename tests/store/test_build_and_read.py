@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 from typing import get_args
@@ -360,6 +361,17 @@ def test_importance_is_added_without_touching_weights(tiny_model: object, tmp_pa
     with pytest.raises(StoreError, match="2 rows of 4 numbers"):
         put_importance(out, ((1.0,),))
     assert json.loads((out / "manifest.json").read_text())["importance"][1] == [0.0, 1.0, -1.0, 2.0]
+
+
+def test_threads_that_write_the_manifest_do_not_disturb_each_other(tiny_model: object, tmp_path: Path) -> None:
+    """Each write has a temporary file of its own; threads, and containers, have one process number."""
+    out = build(open_checkpoint(tiny_model()), tmp_path / "s")  # type: ignore[operator]
+    rows = [((i / 8,) * 4, (0.0,) * 4) for i in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda row: [put_importance(out, row) for _ in range(10)], rows))
+    with open_store(out) as store:
+        assert store.manifest.importance in rows
+    assert not list(out.glob(".manifest*"))
 
 
 def test_progress_ends_at_its_total(tiny_model: object, tmp_path: Path) -> None:

@@ -5,13 +5,13 @@ version.
 """
 
 import math
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from uuid import uuid4
 
 import msgspec
 
@@ -41,7 +41,7 @@ class CostFile:
 
     def add(self, table: Mapping[str, float]) -> None:
         """Add times to the file atomically."""
-        temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}")
+        temporary = self.path.with_name(f".{self.path.name}.{uuid4().hex}")  # threads share process numbers
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             temporary.write_bytes(msgspec.json.encode(self.load() | dict(table)))

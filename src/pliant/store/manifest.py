@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
+from uuid import uuid4
 
 import msgspec
 
@@ -279,7 +280,7 @@ def write_manifest(store: Path, manifest: Manifest) -> None:
     current = replace(manifest, version=VERSION)
     checked = replace(current, check=_check(msgspec.to_builtins(current)))
     text = msgspec.json.format(msgspec.json.encode(checked), indent=1)
-    temporary = store / f".{MANIFEST}.{os.getpid()}"
+    temporary = store / f".{MANIFEST}.{uuid4().hex}"  # threads and containers share process numbers
     try:
         with temporary.open("wb") as file:
             file.write(text + b"\n")
