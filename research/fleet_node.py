@@ -44,6 +44,9 @@ class Request:
     asked_s: float
     reply: Callable[["Request", "Answer | None"], None]
     failed: tuple[str, ...] = ()
+    """Upstreams that failed, in order."""
+    refused: tuple[str, ...] = ()
+    """Endpoints of the node that had no room or no time."""
     is_over: bool = False
     is_dropped: bool = False
     """The client no longer waits."""

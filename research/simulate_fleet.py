@@ -14,14 +14,12 @@ from random import Random
 from time import perf_counter
 from typing import Any, final
 
-from pliant.errors import BudgetError, DeadlineError, RouteError
 from pliant.ir.link import Link
-from pliant.route.choice.choose_endpoint import LOCAL, Choice, choose
-from pliant.route.choice.hedge import Hedge, hedge
-from pliant.route.choice.request_terms import Terms
+from pliant.route.choice.choose_endpoint import Choice
 from pliant.route.curve_advert import CurveAdvert, Trail
 from pliant.route.router_settings import RouterSettings
 from research.fleet_changes import Changes
+from research.fleet_choice import FleetChoice
 from research.fleet_hedging import FleetHedging
 from research.fleet_node import LEAST_S, Answer, FleetNode, ForwardedRequest, Job, Machine, Request
 from research.fleet_policies import Policy, routed
@@ -52,8 +50,8 @@ def simulate_fleet(
 @final
 class _Simulation:
     def __init__(self, fleet: Fleet, settings: RouterSettings, policy: Policy, seed: int) -> None:
-        self._fleet, self._policy, self._random = fleet, policy, Random(seed)
-        self._clock = VirtualClock()
+        self._fleet, self._clock = fleet, VirtualClock()
+        self._choice = FleetChoice(self._clock, policy, Random(seed))
         requests = fleet.requests
         self._words, self._kind = requests.words.tolist(), requests.kind.tolist()
         self._work: list[float] = requests.work.tolist()
@@ -62,7 +60,7 @@ class _Simulation:
         self._nodes = [FleetNode(spec, i, settings, max_n) for i, spec in enumerate(fleet.nodes)]
         self._names = tuple(node.name for node in self._nodes)
         self._upkeep = Upkeep(self._clock, self._nodes, self._work_on)
-        self._seconds = FleetHedging(self._clock, self._chosen, self._begin)
+        self._seconds = FleetHedging(self._clock, self._choice.choose, self._begin)
         self._again: Callable[[], None] | None = None
         self._rows: list[Row] = []
         self._n_doubled = 0
@@ -131,13 +129,13 @@ class _Simulation:
     def _dispatch(self, asked: Request) -> None:
         node, now_s = asked.node, self._clock.now_s
         node.offer(now_s)
-        choice = self._chosen(asked)
+        choice = self._choice.choose(asked)
         if choice is None:
             self._end(asked, None)
         else:
             job = self._begin(asked, choice)
             if job is not None:
-                planned = self._planned(asked, choice)
+                planned = self._choice.plan_hedge(asked, choice)
                 self._seconds.watch(node.machines[choice.target], job, choice, planned)
         self._upkeep.wake(node)
 
@@ -149,33 +147,27 @@ class _Simulation:
             return None
         asked.most_s = choice.option.most_s
         machine = node.machines[choice.target]
-        return self._admit(node, machine, asked, lambda answer: self._end(asked, answer))
 
-    def _planned(self, asked: Request, choice: Choice) -> Hedge | None:
-        node = asked.node
-        if choice.target == LOCAL:
-            return None
-        here = [
-            w for w in node.router.ways_here if node.machines[w.name].has_room and w.name != choice.target
-        ]
-        return hedge(asked.n, choice, here, asked.terms_at(self._clock.now_s))
+        def then(answer: Answer | None) -> None:
+            if answer is None:
+                self._refuse(asked, choice.target)
+            else:
+                self._end(asked, answer)
 
-    def _chosen(self, asked: Request, *but: str) -> Choice | None:
-        router, now_s = asked.node.router, self._clock.now_s
-        exclude = (*asked.failed, *asked.node.excluded(), *but)
-        terms = asked.terms_at(now_s)
-        try:
-            return self._policy(router, asked.n, now_s, exclude, asked.trail, terms, self._random)
-        except (DeadlineError, BudgetError):
-            return None
-        except RouteError:
-            here = [way for way in router.ways_here if way.name == LOCAL]
-            try:
-                return choose(
-                    asked.n, here, terms=Terms(terms.deadline_s, terms.accuracy_floor, best_effort=True)
-                )
-            except BudgetError:
-                return None
+        return self._admit(node, machine, asked, then)
+
+    def _refuse(self, asked: Request, endpoint: str) -> None:
+        """A local endpoint has no room or no time: try the next best, as after a failure upstream."""
+        asked.refused = (*asked.refused, endpoint)
+        self._retry(asked)
+
+    def _retry(self, asked: Request) -> None:
+        if asked.is_over:
+            return
+        if asked.is_dropped:
+            self._end(asked, None)
+        else:
+            self._dispatch(asked)
 
     def _end(self, asked: Request, answer: Answer | None) -> None:
         if not asked.is_over:
@@ -241,7 +233,7 @@ class _Simulation:
     def _send_away(self, asked: Request, choice: Choice) -> None:
         node, now_s, target, n = asked.node, self._clock.now_s, choice.target, asked.n
         router = node.router
-        planned = self._planned(asked, choice)
+        planned = self._choice.plan_hedge(asked, choice)
         state = router.state(target, now_s)
         wait_s = 0.0 if state is None else state.wait_s
         way_s = max(0.0, choice.seconds - wait_s - choice.option.level.curve.at(n))
@@ -368,10 +360,7 @@ class _Simulation:
         asked.failed = (*asked.failed, away.target)
         if len(asked.failed) >= _MOST_FAILURES:
             asked.trail = Trail(asked.trail.path, 0)
-        if asked.is_dropped:
-            self._end(asked, None)
-        else:
-            self._dispatch(asked)
+        self._retry(asked)
 
     def _hedge(self, away: ForwardedRequest, endpoint: str) -> None:
         """Start a hedge here; the first of the two answers counts."""
@@ -385,7 +374,7 @@ class _Simulation:
             if asked.is_over:
                 return
             if answer is None:
-                away.hedged = False
+                away.hedged, asked.refused = False, (*asked.refused, endpoint)
                 if away.is_lost:
                     self._elsewhere(away)
                 return
