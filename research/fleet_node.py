@@ -50,6 +50,8 @@ class Request:
     is_over: bool = False
     is_dropped: bool = False
     """The client no longer waits."""
+    second_failed: Callable[[], object] | None = None
+    """Called if a second answer fails while the first still runs; None while none runs beside a first."""
     most_s: float | None = None
     """The limit of its processing time here, if other nodes depend on this endpoint."""
 

@@ -166,6 +166,8 @@ class _Simulation:
             return
         if asked.is_dropped:
             self._end(asked, None)
+        elif asked.second_failed is not None:
+            asked.second_failed()
         else:
             self._dispatch(asked)
 

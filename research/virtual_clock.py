@@ -12,7 +12,7 @@ class VirtualClock:
 
     def __init__(self) -> None:
         self.now_s = 0.0
-        self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._events: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
         self._order = count()
 
     @property
@@ -20,11 +20,11 @@ class VirtualClock:
         """The time of the next event; infinity if there is none."""
         return self._events[0][0] if self._events else float("inf")
 
-    def at(self, when_s: float, act: Callable[..., None], *arguments: Any) -> None:
+    def at(self, when_s: float, act: Callable[..., object], *arguments: Any) -> None:
         """Schedule `act(*arguments)` at `when_s`, which must not be in the past."""
         heapq.heappush(self._events, (when_s, next(self._order), act, arguments))
 
-    def after(self, wait_s: float, act: Callable[..., None], *arguments: Any) -> None:
+    def after(self, wait_s: float, act: Callable[..., object], *arguments: Any) -> None:
         """Schedule `act(*arguments)` in `wait_s` >= 0."""
         self.at(self.now_s + wait_s, act, *arguments)
 

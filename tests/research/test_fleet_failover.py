@@ -71,3 +71,25 @@ def test_a_request_that_all_endpoints_refuse_ends() -> None:
     run = simulate_fleet(fleet, SETTINGS, cluster_first)
     assert run.by.tolist() == [-1]
     assert np.isinf(run.seconds[0])
+
+
+def test_a_hedged_request_waits_for_its_first_answer_if_the_second_fails() -> None:
+    """The cluster takes three times as long as measured, and the gateway is gone: its answer is in time."""
+    gone = Steps((0.0, 4.99), (1.0, float("inf")))
+    slower = Steps((0.0, 4.5), (1.0, 3.0))
+    nodes = one_node(10.0, 0.05, slower, MachineSpec(LOCAL, 0.04, LEVELS, gone))
+    run = simulate_fleet(Fleet(nodes, requests_at([5.0], [0.16])), SETTINGS)
+    assert run.n_doubled == 1
+    assert run.endpoint == ("cluster",)
+    assert 0.149 < run.seconds[0] < 0.151
+
+
+def test_a_third_endpoint_answers_if_a_planned_hedge_is_refused() -> None:
+    """The device is busy when its hedge begins; the gateway is idle, and the cluster ten times too slow."""
+    slower = Steps((0.0, 4.5), (1.0, 10.0))
+    nodes = one_node(0.3, 0.1, slower, MachineSpec(LOCAL, 0.05, LEVELS))
+    fleet = Fleet(nodes, requests_at([5.0, 5.2], [0.7, 10.0]))
+    run = simulate_fleet(fleet, SETTINGS, cluster_first)
+    by, seconds = (dict(zip(run.number.tolist(), one.tolist(), strict=True)) for one in (run.by, run.seconds))
+    assert by == {0: 1, 1: 0}
+    assert seconds[0] < 0.7
