@@ -363,7 +363,9 @@ def test_importance_is_added_without_touching_weights(tiny_model: object, tmp_pa
     assert json.loads((out / "manifest.json").read_text())["importance"][1] == [0.0, 1.0, -1.0, 2.0]
 
 
-def test_threads_that_write_the_manifest_do_not_disturb_each_other(tiny_model: object, tmp_path: Path) -> None:
+def test_threads_that_write_the_manifest_do_not_disturb_each_other(
+    tiny_model: object, tmp_path: Path
+) -> None:
     """Each write has a temporary file of its own; threads, and containers, have one process number."""
     out = build(open_checkpoint(tiny_model()), tmp_path / "s")  # type: ignore[operator]
     rows = [((i / 8,) * 4, (0.0,) * 4) for i in range(8)]
