@@ -47,6 +47,26 @@ def test_products_with_gaps_are_those_without() -> None:
     np.testing.assert_array_equal(run(insert_gaps(graph), {"x": x})["y"], run(graph, {"x": x})["y"])
 
 
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_a_constant_residual_is_read_as_it_lies(with_bias: bool) -> None:
+    """It is read through the strides of the result, so the result of such a product has no gaps."""
+    rng = np.random.default_rng(0)
+    shapes = {"w": (64, WIDE), "c": (1, 9, WIDE), "b": (WIDE,), "v": (WIDE, 40)}
+    constants = {x: (rng.standard_normal(n) / 8).astype(np.float32) for x, n in shapes.items()}
+    types = {x: (1, 9, n) for x, n in {"x": 64, "h": WIDE, "y": 40}.items()} | shapes
+    nodes = (
+        Node("FusedMatMul", ("x", "w", "b" if with_bias else "", "c"), ("h",)),
+        Node("MatMul", ("h", "v"), ("y",)),
+    )
+    graph = Graph(nodes, ("x",), ("y",), {x: TensorType("float32", n) for x, n in types.items()}, constants)
+    x = rng.standard_normal((1, 9, 64)).astype(np.float32)
+    wide = {name: array.astype(np.float64) for name, array in constants.items()}
+    h = x @ wide["w"] + wide["c"] + (wide["b"] if with_bias else 0)
+    for given in (graph, insert_gaps(graph)):
+        # Sums of 1024 terms of size 1 in float32 differ from float64 by some 1e-6 times their root.
+        np.testing.assert_allclose(run(given, {"x": x})["y"], h @ wide["v"], rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("case", ["short rows", "an output", "another reader", "a residual"])
 def test_no_other_tensor_gets_gaps(case: str) -> None:
     """The caller's arrays and other operators know dense tensors only; narrow rows spread over the sets."""

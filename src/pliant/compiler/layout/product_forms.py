@@ -104,6 +104,8 @@ def _propose(
     found: list[tuple[int, Layouts, str]] = []
     for chosen in product(*options):
         layouts = default | dict(zip(moving, chosen, strict=True))
+        if _residual(node) in graph.constants and layouts[y] != default[y]:
+            continue  # a residual is read through the strides of the result, and a constant is dense
         if _residual(node) and _residual(node) in default:
             if _residual(node) in moving[:-1] and layouts[_residual(node)] != layouts[y]:
                 continue
