@@ -9,10 +9,12 @@ import pytest
 
 from pliant.compiler.layout.apply_schedule import apply_schedule
 from pliant.compiler.layout.layout_forms import build_problem, measurement_keys, with_times
+from pliant.compiler.layout.window_forms import LOOPS
 from pliant.compiler.passes.passes import simplify
 from pliant.ir.graph import Graph, Node, TensorType
 from pliant.kernels.emit.isa import X86_64, Isa, host_isa
 from tests.compiler.layout.models import (
+    a_model,
     a_network,
     a_span_convolution,
     a_transformer,
@@ -66,6 +68,48 @@ def test_every_form_of_every_operator_runs(build: Callable[[], onnx.ModelProto])
                 model,
                 X86_64 if i % 3 == 0 else host_isa(),
             )
+
+
+@pytest.mark.parametrize("order", LOOPS)
+def test_plain_loops_leave_the_names_of_other_tensors_alone(order: str) -> None:
+    """TorchScript names tensors x, x.1, x.2: none of them is the form's own."""
+    rng = np.random.default_rng(1)
+    sizes = {"w": (2, 2, 3, 3), "b": (2,), "v": (5, 5), "c": (5,)}
+    weights = {x: rng.standard_normal(n).astype(np.float32) for x, n in sizes.items()}
+    bounds = {"least": np.array(0, np.float32), "most": np.array(1, np.float32)}
+    ops = ("Neg", "Abs", "Tanh", "Sigmoid", "Softsign", "Erf", "Sin", "Cos")
+    others = ("y.0", "y.1", "y.pads", "y.padded", "y.low", "y.high", "z.0", "z.1")
+    nodes: list[tuple[str, str, str, dict[str, object]]] = [
+        *((op, "x", name, {}) for op, name in zip(ops, others, strict=True)),
+        ("Conv", "x w b", "p", {"pads": [1, 1, 1, 1]}),
+        ("Clip", "p least most", "y", {}),
+        ("MatMul", "y v", "q", {}),
+        ("Add", "q c", "r", {}),
+        ("Relu", "r", "z", {}),
+        ("Concat", " ".join((*others, "z")), "s", {"axis": 1}),
+    ]
+    model = a_model(nodes, {"x": (1, 2, 4, 5)}, weights | bounds, "s")
+    graph = graph_of(model, ("maps",))
+    problem = build_problem(graph)
+    forms = [next((f for f in o.forms if f.variant == order), o.forms[0]) for o in problem.operators]
+    applied = apply_schedule(graph, problem.default, forms).graph
+    assert {"LoopConv", "LoopMatMul"} <= {node.op for node in applied.nodes}
+    check(applied, model)
+
+
+def test_a_result_of_plain_loops_gets_a_gap_behind_its_rows() -> None:
+    """The loops pad their input, and the reorder of their result pads its rows: with other amounts."""
+    model = a_span_convolution()
+    graph = graph_of(model, ("maps",))
+    problem = build_problem(graph)
+    layouts = problem.default | {"d": next(layout for layout in problem.layouts["d"] if "+" in layout)}
+    forms = [
+        next((f for f in o.forms if o.name == "d" and f.variant == LOOPS[0]), o.forms[0])
+        for o in problem.operators
+    ]
+    applied = apply_schedule(graph, layouts, forms).graph
+    assert [node.op for node in applied.nodes].count("Pad") == 3, str(applied)
+    check(applied, model)
 
 
 def test_layouts_that_convolutions_share_need_no_reorder_between_them() -> None:

@@ -180,7 +180,7 @@ def _realise_loops(node: Node, graph: Graph, variant: str) -> NodeReplacement:
         },
         node.name,
     )
-    nodes, types = chain_nodes(first, steps, graph.types[node.outputs[0]])
+    nodes, types = chain_nodes(first, steps, graph)
     if activation == "gelu_tanh":
         last = nodes[-1]
         approximate = Node("Gelu", last.inputs, last.outputs, {"approximate": "tanh"}, last.name)

@@ -33,7 +33,8 @@ def reorder(x: str, y: str, type_: TensorType, have: Layout, want: Layout) -> No
         nodes.append(Node("Transpose", (x,), (name,), {"perm": perm}, y))
         x = name
     if has_gap(want):
-        constants[f"{y}.pads"] = np.array([0] * (2 * last + 1) + [gap_of(type_, want)], np.int64)
-        nodes.append(Node("Pad", (x, f"{y}.pads"), (y,), {}, y))
+        # Not `pads`: the plain loops of a convolution that makes `y` pad its input by that name.
+        constants[f"{y}.gap"] = np.array([0] * (2 * last + 1) + [gap_of(type_, want)], np.int64)
+        nodes.append(Node("Pad", (x, f"{y}.gap"), (y,), {}, y))
     types.pop(y, None)
     return NodeReplacement(tuple(nodes), constants, types)

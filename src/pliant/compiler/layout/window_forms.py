@@ -20,6 +20,7 @@ from pliant.compiler.layout.operator_family import (
 )
 from pliant.compiler.layout.pixel_forms import realise_pixels, supports_gaps
 from pliant.compiler.passes.mark_winograd import mark_winograd
+from pliant.compiler.rewrite.rewrite import unused_name
 from pliant.ir.graph import Graph, Node, TensorType
 
 _NAMES: Mapping[Layout, tuple[str, bool]] = {
@@ -166,7 +167,7 @@ def _realise_loops(node: Node, graph: Graph, order: str) -> NodeReplacement:
     """Pad, convolve in plain loops, then apply the operators that were fused into it."""
     x, w, bias, residual = (*node.inputs, "", "")[:4]
     y = node.outputs[0]
-    type_, made = graph.types[y], graph.types[x]
+    made = graph.types[x]
     rank = len(made.shape) - 2
     pads = node.integers("pads", (0,) * (2 * rank))
     is_padded = any(pads) and node.text("auto_pad", "NOTSET") == "NOTSET"
@@ -174,15 +175,17 @@ def _realise_loops(node: Node, graph: Graph, order: str) -> NodeReplacement:
     constants: dict[str, np.ndarray] = {}
     if is_padded:
         before, after = pads[:rank], pads[rank:]
-        constants[f"{y}.pads"] = np.array((0, 0, *before, 0, 0, *after), np.int64)
+        amounts, padded = (unused_name(graph, f"{y}.{part}") for part in ("pads", "padded"))
+        constants[amounts] = np.array((0, 0, *before, 0, 0, *after), np.int64)
         shape = [n + a + b for n, a, b in zip(made.shape[2:], before, after, strict=True)]
-        types[f"{y}.padded"] = TensorType(made.dtype, (*made.shape[:2], *shape))
-        nodes.append(Node("Pad", (x, f"{y}.pads"), (f"{y}.padded",), {}, node.name))
-        x = f"{y}.padded"
+        types[padded] = TensorType(made.dtype, (*made.shape[:2], *shape))
+        nodes.append(Node("Pad", (x, amounts), (padded,), {}, node.name))
+        x = padded
     kept = {k: v for k, v in node.attributes.items() if k in ("strides", "dilations", "group")}
     steps: list[tuple[str, tuple[str, ...]]] = []
     if bias:
-        column = f"{bias}@{rank}d"  # from the bias's own name: a folded norm names its bias after its result
+        # From the bias's own name: a folded norm names its bias after its result.
+        column = unused_name(graph, f"{bias}@{rank}d")
         constants[column] = graph.constants[bias].reshape(-1, *(1,) * rank)
         steps.append(("Add", (column,)))
     if residual:
@@ -190,25 +193,28 @@ def _realise_loops(node: Node, graph: Graph, order: str) -> NodeReplacement:
     if node.text("activation", "") == "relu":
         steps.append(("Relu", ()))
     if node.text("activation", "") == "clip":
-        for name in ("low", "high"):
-            constants[f"{y}.{name}"] = np.array(node.real(name), np.float32)
-        steps.append(("Clip", (f"{y}.low", f"{y}.high")))
+        low, high = (unused_name(graph, f"{y}.{name}") for name in ("low", "high"))
+        constants |= {x: np.array(node.real(n), np.float32) for x, n in ((low, "low"), (high, "high"))}
+        steps.append(("Clip", (low, high)))
     first = Node("LoopConv", (x, w), (y,), {**kept, "order": order}, node.name)
-    behind, more = chain_nodes(first, steps, type_)
+    behind, more = chain_nodes(first, steps, graph)
     return NodeReplacement((*nodes, *behind), constants, types | more)
 
 
 def chain_nodes(
-    first: Node, steps: Sequence[tuple[str, tuple[str, ...]]], type_: TensorType
+    first: Node, steps: Sequence[tuple[str, tuple[str, ...]]], graph: Graph
 ) -> tuple[tuple[Node, ...], dict[str, TensorType]]:
-    """`first`, then operators on its result, each of `type_`; the last one makes the output of `first`."""
+    """`first`, then operators on its result, each of its type; the last one makes the output of `first`.
+
+    The names of the tensors between them are new to `graph`.
+    """
     y = first.outputs[0]
-    names = [f"{y}.{i}" for i in range(len(steps))]
+    names = [unused_name(graph, f"{y}.{i}") for i in range(len(steps))]
     makes = [*names, y]
     nodes = [replace(first, outputs=(makes[0],))]
     for i, (op, others) in enumerate(steps):
         nodes.append(Node(op, (makes[i], *others), (makes[i + 1],), {}, first.name))
-    return tuple(nodes), dict.fromkeys(names, type_)
+    return tuple(nodes), dict.fromkeys(names, graph.types[y])
 
 
 def _pool_follow(node: Node, graph: Graph, tensor: str, layout: Layout) -> Layouts | None:
