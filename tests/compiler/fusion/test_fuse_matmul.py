@@ -54,6 +54,17 @@ def test_of_two_products_added_one_takes_the_other() -> None:
     assert_same(fused, c)
 
 
+def test_products_of_one_row_that_are_added_share_no_operator() -> None:
+    """A recurrent cell at batch 1: each product could take the other as its bias, and the Tanh after it."""
+    c = Chain(x=(1, 8), h=(1, 12))
+    random = np.random.default_rng(1)
+    w, u = (c.constant(name, random.standard_normal((n, 12)) / 4) for name, n in (("w", 8), ("u", 12)))
+    y = c.add("y", "Tanh", c.add("s", "Add", c.add("p", "MatMul", "x", w), c.add("q", "MatMul", "h", u)))
+    fused = fuse_matmul(c.graph(y))
+    assert [node.op for node in fused.nodes] == ["MatMul", "FusedMatMul"]
+    assert_same(fused, c)
+
+
 def test_what_is_read_elsewhere_stays() -> None:
     """The product is an output of its own."""
     c = _chain()

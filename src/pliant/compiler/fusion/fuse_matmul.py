@@ -37,7 +37,7 @@ def fuse_matmul(graph: Graph) -> Graph:
 def _fuse(context: GraphContext, node: Node, gone: set[str], made: Mapping[str, Node]) -> Node | None:
     """The fused node for `node`'s product; the tensors that it makes unnecessary are added to `gone`.
 
-    Operators already fused into another product (`made`) are not taken.
+    Operators already fused into another product (those of `made` and `gone`) are not taken.
     """
     graph = context.graph
     if node.op == "Gemm" and not _is_plain(context, node):
@@ -48,7 +48,7 @@ def _fuse(context: GraphContext, node: Node, gone: set[str], made: Mapping[str, 
         attributes["alpha"] = node.real("alpha")
     bias = node.inputs[2] if len(node.inputs) > 2 else ""
     is_column = node.op == "MatMul" and len(graph.types[node.inputs[1]].shape) == 1
-    tail = match_epilogue(context, node.outputs[0], bias, made, is_column=is_column)
+    tail = match_epilogue(context, node.outputs[0], bias, {*made, *gone}, is_column=is_column)
     if tail.activation:
         attributes["activation"] = tail.activation
     if not tail.intermediates and node.op == "MatMul" and not attributes:
