@@ -93,6 +93,26 @@ def test_scales_by_column_and_block_in_either_orientation(way: str, blocks: int)
     assert_same(fused, c, 1e-4)
 
 
+@pytest.mark.parametrize("way", ["groups", "rows of groups", "heads", "no codes"])
+def test_weights_that_are_reshaped_after_scaling_stay_codes(way: str) -> None:
+    """Quantizers scale groups [N, G, size], as a tensor of rank 3 or as rows, and join them afterwards."""
+    c = Chain(x=(5, K))
+    n_groups = K // 16
+    shape = {"rows of groups": (N * n_groups, 16), "heads": (K, 4, N // 4)}.get(way, (N, n_groups, 16))
+    if way == "heads":
+        q = c.constant("q", np.random.default_rng(0).integers(-127, 128, shape), "int8")
+        w = c.add("w", "DequantizeLinear", q, c.constant("s", np.float32(0.01)))
+        matrix = c.add("m", "Reshape", w, [K, N])
+    else:
+        w = _weights(c, *shape, scales=(*shape[:-1], 1))
+        w = c.add("offset", "Add", w, 0.25) if way == "no codes" else w
+        matrix = c.add("t", "Transpose", c.add("m", "Reshape", w, [N, K]))
+    graph = c.graph(c.add("y", "MatMul", "x", matrix))
+    fused = _fused(graph)
+    assert ("ScaledMatMul" in _ops(fused)) == (way != "no codes")
+    assert_same(fused, c, 1e-4)
+
+
 def test_other_weights_stay_as_they_are() -> None:
     """Zero points between integers, offsets, a scale for each weight, small matrices, weights on the left."""
     for case in ("half a zero", "offset", "a scale each", "small", "left"):

@@ -8,6 +8,8 @@ Contract: equal within rounding; float32 only; intermediate tensors have no othe
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
+from pliant.compiler.fusion.fuse_scales import takes_codes
+from pliant.compiler.rewrite.affine import AffineWeights, affine_weights
 from pliant.compiler.rewrite.pattern import GraphContext, other_operand
 from pliant.compiler.rewrite.rewrite import rebuild_graph
 from pliant.compiler.rewrite.trace_views import trace_view
@@ -19,13 +21,13 @@ _ACTIVATIONS = {"Relu": "relu", "Tanh": "tanh", "Gelu": "gelu"}
 
 def fuse_matmul(graph: Graph) -> Graph:
     """The graph with each product and its following operators as one node."""
-    context = GraphContext(graph)
+    context, weights = GraphContext(graph), affine_weights(graph)
     made: dict[str, Node] = {}
     gone: set[str] = set()
     for node in graph.nodes:
         if node.op not in ("MatMul", "Gemm") or graph.types[node.outputs[0]].dtype != "float32":
             continue
-        fused = _fuse(context, node, gone, made)
+        fused = _fuse(context, weights, node, gone, made)
         if fused is not None:
             made[fused.outputs[0]] = fused
     if not made:
@@ -34,7 +36,13 @@ def fuse_matmul(graph: Graph) -> Graph:
     return rebuild_graph(graph, [made.get(node.outputs[0], node) for node in kept])
 
 
-def _fuse(context: GraphContext, node: Node, gone: set[str], made: Mapping[str, Node]) -> Node | None:
+def _fuse(
+    context: GraphContext,
+    weights: Mapping[str, AffineWeights],
+    node: Node,
+    gone: set[str],
+    made: Mapping[str, Node],
+) -> Node | None:
     """The fused node for `node`'s product; the tensors that it makes unnecessary are added to `gone`.
 
     Operators already fused into another product (those of `made` and `gone`) are not taken.
@@ -42,7 +50,7 @@ def _fuse(context: GraphContext, node: Node, gone: set[str], made: Mapping[str, 
     graph = context.graph
     if node.op == "Gemm" and not _is_plain(context, node):
         return None
-    views = _views(graph, node)
+    views = _views(graph, node, weights)
     attributes: dict[str, Attribute] = {f"{name}_view": view.attribute for name, view in views.items()}
     if node.op == "Gemm" and node.real("alpha", 1.0) != 1.0:
         attributes["alpha"] = node.real("alpha")
@@ -128,13 +136,17 @@ def _is_plain(context: GraphContext, node: Node) -> bool:
     return is_row and node.real("beta", 1.0) == 1.0
 
 
-def _views(graph: Graph, node: Node) -> Mapping[str, View]:
-    """The operands, a or b, that are views of other tensors."""
+def _views(graph: Graph, node: Node, weights: Mapping[str, AffineWeights]) -> Mapping[str, View]:
+    """The operands, a or b, that are views of other tensors.
+
+    A matrix that pass `scales` takes as codes is read under its own name, by which that pass knows it.
+    """
     found: dict[str, View] = {}
-    for name, x in zip("ab", node.inputs, strict=False):
+    for i, (name, x) in enumerate(zip("ab", node.inputs, strict=False)):
         view = trace_view(graph, x, _is_readable)
         assert view is not None, "every tensor can be read as it is"
-        if view.tensor in graph.constants and view.tensor != x:
+        is_coded = x in weights and takes_codes(graph, node, i, weights[x])
+        if is_coded or (view.tensor in graph.constants and view.tensor != x):
             view = whole_view(x, graph.types[x])
         if node.flag(f"trans{name.upper()}"):
             view = View(view.tensor, view.offset, view.shape[::-1], view.strides[::-1])

@@ -81,6 +81,8 @@ def _fuse(
 def _matrix(graph: Graph, p: MatMulOperands, weights: AffineWeights) -> _CodedMatrix | None:
     """The weights as the product's matrix; None if it does not support them."""
     dense = whole_view(p.b.tensor, graph.types[p.b.tensor])
+    if len(dense.shape) != 2:
+        return None
     if p.b == dense.transposed((1, 0)) and p.b != dense:
         weights = _transpose(weights)
     elif p.b != dense:
