@@ -67,6 +67,14 @@ def test_an_operand_of_another_rank_is_turned_back() -> None:
     assert_same(channels_last(c.graph(y)), c)
 
 
+def test_weights_that_a_convolution_makes_are_turned_back() -> None:
+    """A tracker correlates an image with the features of its template."""
+    c = Chain(t=(6, 3, 5, 5), s=(1, 3, 9, 8))
+    c.constant("k", np.random.default_rng(1).standard_normal((6, 3, 3, 3)) / 5)
+    z, x = c.add("z", "Conv", "t", "k"), c.add("f", "Conv", "s", "k")
+    assert_same(channels_last(c.graph(c.add("y", "Conv", x, z))), c)
+
+
 def test_what_leaves_the_region_twice_is_transposed_once() -> None:
     """Other operators see the layout they know."""
     c = _chain()

@@ -54,6 +54,9 @@ class _ChannelsLastBuilder:
         """Add the node in the layout that suits it."""
         if _is_conv(self.graph, node) and not self._stays_first(node):
             x, w, *rest = node.inputs
+            for name in (w, *rest[:1]):
+                if name:
+                    self.plain(name)  # kernels read weights and biases in one layout only
             is_first = x not in self.last and is_first_layer(node, self.graph)
             inputs = [
                 x if is_first else self.transposed(x),
