@@ -1,6 +1,7 @@
 """Lower graphs of one model within a memory limit, with fewer bits where that is allowed and needed."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import final
@@ -88,15 +89,17 @@ class Lowering:
         lowered = self._lowered(bound, exact)
         if most is None or lowered.n_bytes <= most:
             return exact, lowered
-        try:
-            if compute == "fp32":
+        least = lowered, exact
+        if compute == "fp32":
+            with suppress(GraphError):  # there is no matrix, or all of them are integers with scales already
                 in_bytes = self._lowered(bound, BYTE_BITS)
                 if in_bytes.n_bytes <= most:
-                    self._schedulers = {BYTE_BITS: self._schedulers[BYTE_BITS]}
                     return BYTE_BITS, in_bytes
+                least = min(least, (in_bytes, BYTE_BITS), key=lambda form: form[0].n_bytes)
+        try:
             coded = self._lowered(bound, PLANES)
         except GraphError:  # there is no matrix to code
-            raise self._too_little(lowered, exact) from None
+            raise self._too_little(*least) from None
         # Removing a plane saves its bytes and a few of the codebooks, so at most one guess is too high.
         planes = max(0, coded.n_bytes - most) // _plane_bytes(coded.scheduled.graph)
         bits = max(1, PLANES - planes)
