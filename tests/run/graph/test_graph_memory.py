@@ -1,5 +1,6 @@
 """Sessions on graphs within a bound of memory: what fits, in how many bits, and what is refused."""
 
+import gc
 import re
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pliant
 from pliant.api.compile_onnx import compile
 from pliant.errors import BudgetError, InputError
 from pliant.run.array_sessions.onnx_session import OnnxSession
+from pliant.store.coding.matrix import CodedMatrix
 from tests.models.onnx_models import parse
 
 pytestmark = pytest.mark.usefixtures("unchecked_shapes")
@@ -155,6 +157,24 @@ def test_shapes_that_are_too_large_are_refused_and_smaller_ones_still_answered(m
                 session.run(rows(4096))
         again = session.run(rows(8))
         assert all(np.array_equal(expected[y], again[y]) for y in expected)
+
+
+def test_weights_that_were_coded_in_vain_are_freed(mlp: Path) -> None:
+    """They would count in no session's memory."""
+
+    def n_coded() -> int:
+        gc.collect()
+        return sum(isinstance(one, CodedMatrix) for one in gc.get_objects())
+
+    before = n_coded()
+    with compile(mlp, threads=1, weights="auto", memory=10_000) as session:
+        with pytest.raises(BudgetError):
+            session.run(rows(8))
+        assert n_coded() == before
+    with compile(mlp, threads=1, weights="auto", memory=needed(mlp, 8, 2)) as session:
+        session.run(rows(8))
+        assert session.weights == 2
+        assert n_coded() == before + LAYERS
 
 
 def test_images_go_before_the_bound_is_broken(mlp: Path) -> None:

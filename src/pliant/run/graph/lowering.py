@@ -74,7 +74,10 @@ class Lowering:
         """
         most = self._options.memory_bytes
         if self.weights is None:
-            self.weights, lowered = self._chosen(bound, most)
+            try:
+                self.weights, lowered = self._chosen(bound, most)
+            finally:  # the forms that were tried would stay in memory
+                self._schedulers = {w: s for w, s in self._schedulers.items() if w == self.weights}
             if texts is None:
                 return lowered
         lowered = self._lowered(bound, self.weights, texts)
@@ -110,7 +113,6 @@ class Lowering:
             bits -= 1
         if found.n_bytes > most:
             raise self._too_little(found, bits)
-        self._schedulers = {bits: self._schedulers[bits]}
         return bits, found
 
     def _lowered(self, bound: Graph, weights: WeightFormat, texts: TextShape | None = None) -> LoweredGraph:
