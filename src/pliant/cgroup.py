@@ -68,10 +68,10 @@ def hierarchies(controller: Controller, proc: Path = PROC) -> tuple[Hierarchy, .
     found = []
     for line in lines:
         place, _, kind = line.partition(" - ")
-        root, mount = place.split()[3:5]
-        version = _version(kind, controller)
-        if version is None or version not in own:
+        version, where = _version(kind, controller), place.split()[3:5]
+        if version is None or version not in own or len(where) < 2:
             continue
+        root, mount = where
         path = own[version]
         visible = Path(mount) / path.relative_to(root) if path.is_relative_to(root) else Path(mount)
         top = Cgroup(Path(mount), version)
@@ -92,8 +92,13 @@ def _own_paths(cgroup: str, controller: Controller) -> dict[Version, Path]:
 
 
 def _version(kind: str, controller: Controller) -> Version | None:
-    """Which version's tree is mounted, from the end of a line of mountinfo; None of anything else."""
-    system, _, options = kind.split(maxsplit=2)
-    if system == "cgroup2":
+    """Which version's tree is mounted, from the end of a line of mountinfo; None of anything else.
+
+    The fields there are the type, the source, which may be empty, and the options.
+    """
+    fields = kind.split(" ", 2)
+    if len(fields) < 3:
+        return None
+    if fields[0] == "cgroup2":
         return 2
-    return 1 if system == "cgroup" and controller in options.split(",") else None
+    return 1 if fields[0] == "cgroup" and controller in fields[2].split(",") else None

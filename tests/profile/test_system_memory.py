@@ -69,3 +69,22 @@ def test_a_container_that_sees_only_its_part_counts_from_its_top(tmp_path: Path)
     proc = proc_in(tmp_path / "bound", 1, "/docker/abc/inner", root="/docker/abc")
     write_group(tmp_path / "bound" / "cgroup" / "inner", memory__limit_in_bytes=500, memory__usage_in_bytes=0)
     assert memory_bytes(proc) == 500
+
+
+def test_mounts_without_a_source_and_damaged_lines_are_passed_over(tmp_path: Path) -> None:
+    """Linux writes an empty field for an empty source; opening a model must not fail at another's mount."""
+    proc = proc_in(tmp_path, 2, "/")
+    mounts = proc / "mountinfo"
+    odd = ("30 1 0:40 / /mnt rw,relatime -  rw", "31 1 0:41 / /mnt rw - tmpfs  rw", "32 1 0:42", "")
+    mounts.write_text("\n".join(odd) + "\n" + mounts.read_text() + "33 1 - cgroup2 cgroup rw\n")
+    write_group(tmp_path / "cgroup", memory__max=1000, memory__current=0)
+    assert memory_bytes(proc) == 1000
+
+
+def test_a_cgroup_mount_without_a_source_counts(tmp_path: Path) -> None:
+    """The source of a cgroup's mount is any word, or none."""
+    proc = proc_in(tmp_path, 1, "/")
+    mounts = proc / "mountinfo"
+    mounts.write_text(mounts.read_text().replace("- cgroup cgroup rw", "- cgroup  rw"))
+    write_group(tmp_path / "cgroup", memory__limit_in_bytes=500, memory__usage_in_bytes=0)
+    assert memory_bytes(proc) == 500
