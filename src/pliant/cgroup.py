@@ -58,25 +58,28 @@ def groups(controller: Controller, proc: Path = PROC) -> tuple[Cgroup, ...]:
 def hierarchies(controller: Controller, proc: Path = PROC) -> tuple[Hierarchy, ...]:
     """The mounted trees that may hold `controller`; none on a system without control groups.
 
-    A container sees only part of a tree: where the process's own group is not in it, the top stands for it.
+    A container sees only part of a tree: where no mount of a version has the process's own group, their tops
+    stand for it. Other mounts of that version, as of another container's part, do not limit the process.
     """
     try:
         own = _own_paths((proc / "cgroup").read_text(), controller)
         lines = (proc / "mountinfo").read_text().splitlines()
     except OSError:
         return ()
-    found = []
+    found, tops = [], []
     for line in lines:
         place, _, kind = line.partition(" - ")
         version, where = _version(kind, controller), place.split()[3:5]
         if version is None or version not in own or len(where) < 2:
             continue
-        root, mount = where
-        path = own[version]
-        visible = Path(mount) / path.relative_to(root) if path.is_relative_to(root) else Path(mount)
-        top = Cgroup(Path(mount), version)
-        found.append(Hierarchy(top, Cgroup(visible, version) if visible.is_dir() else top))
-    return tuple(found)
+        path, root, top = own[version], where[0], Cgroup(Path(where[1]), version)
+        visible = top.path / path.relative_to(root) if path.is_relative_to(root) else None
+        if visible is not None and visible.is_dir():
+            found.append(Hierarchy(top, Cgroup(visible, version)))
+        else:
+            tops.append(Hierarchy(top, top))
+    versions = {tree.top.version for tree in found}
+    return (*found, *(tree for tree in tops if tree.top.version not in versions))
 
 
 def _own_paths(cgroup: str, controller: Controller) -> dict[Version, Path]:

@@ -88,3 +88,15 @@ def test_a_cgroup_mount_without_a_source_counts(tmp_path: Path) -> None:
     mounts.write_text(mounts.read_text().replace("- cgroup cgroup rw", "- cgroup  rw"))
     write_group(tmp_path / "cgroup", memory__limit_in_bytes=500, memory__usage_in_bytes=0)
     assert memory_bytes(proc) == 500
+
+
+def test_a_mount_of_another_group_limits_nothing(tmp_path: Path) -> None:
+    """A container runtime on the host mounts its containers' parts of the tree beside the whole."""
+    proc = proc_in(tmp_path, 2, "/desk")
+    mounts, foreign = proc / "mountinfo", tmp_path / "foreign"
+    line = f"40 25 0:27 /machine/box {foreign} rw,nosuid - cgroup2 cgroup rw\n"
+    for text in (line + mounts.read_text(), mounts.read_text() + line):
+        mounts.write_text(text)
+        write_group(foreign, memory__max=10, memory__current=0)
+        write_group(tmp_path / "cgroup" / "desk", memory__max=1000, memory__current=0)
+        assert memory_bytes(proc) == 1000
