@@ -24,6 +24,18 @@ def test_a_refused_trigger_is_not_watched() -> None:
         assert not watch.is_watching
 
 
+def test_the_trigger_is_one_that_unprivileged_processes_may_set(tmp_path: Path) -> None:
+    """Linux takes windows of 2 s, 4 s and so on from them, up to 10 s, and a threshold within the window."""
+    psi = tmp_path / "memory"
+    psi.touch()
+    with PressureWatch(lambda: None, psi=psi) as watch:
+        assert watch.is_watching
+        kind, threshold_us, window_us = psi.read_bytes().rstrip(b"\0").split()
+    assert kind == b"some"
+    assert int(window_us) in range(2_000_000, 10_000_001, 2_000_000)
+    assert 0 < int(threshold_us) <= int(window_us)
+
+
 @pytest.mark.skipif(not os.access(PSI, os.W_OK), reason="this kernel offers no writable PSI file")
 def test_watching_ends_when_closed() -> None:
     """A watch that outlives its session would call into freed memory."""

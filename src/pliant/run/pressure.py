@@ -10,7 +10,10 @@ from types import TracebackType
 from typing import final
 
 PSI = Path("/proc/pressure/memory")
-_TRIGGER = b"some 150000 1000000"  # tasks stalled on memory for 150 ms in a second
+_TRIGGER = b"some 300000 2000000"
+"""Tasks stalled on memory for 0.3 s in 2 s. Since Linux 6.5 unprivileged processes may watch too, with
+windows that are multiples of 2 s (Documentation/accounting/psi.rst).
+"""
 
 
 @final
