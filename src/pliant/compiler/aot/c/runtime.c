@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -58,6 +59,19 @@ static void *begin(void *helper) {
     free(helper);
     help(mine.context, mine.index);
     return NULL;
+}
+
+/* The program's signals stay with its own threads; those that a fault of the helper itself raises do not. */
+static int start_helper(pthread_t *thread, struct helper *helper) {
+    static const int own_faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP};
+    sigset_t all, own;
+    sigfillset(&all);
+    for (size_t i = 0; i < sizeof own_faults / sizeof *own_faults; i++)
+        sigdelset(&all, own_faults[i]);
+    pthread_sigmask(SIG_SETMASK, &all, &own);
+    int code = pthread_create(thread, NULL, begin, helper);
+    pthread_sigmask(SIG_SETMASK, &own, NULL);
+    return code;
 }
 
 static void put(unsigned char *at, const void *address) { memcpy(at, &address, sizeof address); }
@@ -144,7 +158,7 @@ struct $name *${name}_open(const char *weights, int n_threads) {
         struct helper *helper = malloc(sizeof *helper);
         if (helper)
             *helper = (struct helper){&model->context, i};
-        if (!helper || pthread_create(&model->threads[model->n_started], NULL, begin, helper)) {
+        if (!helper || start_helper(&model->threads[model->n_started], helper)) {
             free(helper);
             ${name}_close(model);
             errno = EAGAIN;
