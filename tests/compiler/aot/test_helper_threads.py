@@ -37,6 +37,50 @@ int main(int argc, char **argv) {
     return 0;
 }
 """
+_UNKNOWN_CPU = """
+#define _GNU_SOURCE
+#include "small.h"
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <sys/syscall.h>
+static pthread_t caller;
+static atomic_int has_run, n_asked, n_moves;
+int sched_getcpu(void) {
+    if (has_run && !pthread_equal(pthread_self(), caller))
+        n_asked++;
+    return -1;
+}
+long syscall(long number, ...) {
+    long (*real)(long, ...) = dlsym(RTLD_NEXT, "syscall"), words[6];
+    va_list list;
+    va_start(list, number);
+    for (int i = 0; i < 6; i++)
+        words[i] = va_arg(list, long);
+    va_end(list);
+    if (number == SYS_sched_getaffinity) {
+        n_moves++;
+        return -1;
+    }
+    return real(number, words[0], words[1], words[2], words[3], words[4], words[5]);
+}
+int main(int argc, char **argv) {
+    static float x[512 * 512], y[512 * 512];
+    const void *inputs[] = {x};
+    void *outputs[] = {y};
+    caller = pthread_self();
+    struct small *model = small_open(argv[argc - 1], 2);
+    for (int i = 0; model && n_asked < 10 && i < 1000000; i++) {
+        small_run(model, inputs, outputs);
+        has_run = 1;
+    }
+    small_close(model);
+    printf("%d %d\\n", n_asked >= 10, n_moves);
+    return 0;
+}
+"""
 
 
 @pytest.fixture(scope="module")
@@ -72,3 +116,8 @@ def _run(built: Path, name: str, source: str) -> tuple[int, str]:
 def test_a_programs_signals_are_its_own(built: Path) -> None:
     """A daemon that blocks SIGTERM and waits for it must not be ended by a thread of the library."""
     assert _run(built, "signals", _SIGNALS) == (0, "told\n")
+
+
+def test_a_system_that_does_not_tell_the_processor_is_left_alone(built: Path) -> None:
+    """sched_getcpu is -1 there: a helper that leaves "processor -1" writes outside its set of processors."""
+    assert _run(built, "unknown_cpu", _UNKNOWN_CPU) == (0, "1 0\n")

@@ -162,7 +162,7 @@ def _write_help(module: Module) -> None:
         (patience,) = f.fields(ctx, PoolContext, "spins")
         with f.repeat([f.const(0)]) as loop:
             cpu = _cpu(f)
-            with f.when(_load(f, "cpu", "i32").compare("eq", cpu)):
+            with f.when((cpu >= 0) & _load(f, "cpu", "i32").compare("eq", cpu)):  # -1: not known
                 f.call("step_aside", "void", ctx, cpu)
 
             def worked() -> list[Value]:
@@ -241,7 +241,7 @@ def _write_wake(module: Module) -> None:
 
 
 def _write_step_aside(module: Module) -> None:
-    """Leave `cpu` if the process may run elsewhere; tried once per walk."""
+    """Leave `cpu`, at least 0, if the process may run elsewhere; tried once per walk."""
     params = [("ctx", "ptr"), ("cpu", "i32")]
     with module.function("step_aside", params, is_exported=False, attributes="noinline cold") as f:
         cpus = f.op(f"alloca [{_CPU_SET_BYTES} x i8], align 8", "ptr")
