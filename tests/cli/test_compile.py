@@ -1,6 +1,7 @@
 """`pliant compile` and `pliant bench` on small ONNX models."""
 
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -14,6 +15,7 @@ from typer.testing import CliRunner
 import pliant
 from pliant import system
 from pliant.cli.app import app
+from pliant.cli.compile import identifier
 from tests.compiler.family_models import feeds_of, proto_of
 
 
@@ -101,9 +103,11 @@ def test_c_for_another_cpu_is_written_with_or_without_a_compiler(model: Path) ->
     }
 
 
-@pytest.mark.parametrize("name", ["int", "entry", "shm", "example"])
+@pytest.mark.parametrize("name", ["int", "entry", "processor", "timex", "sem", "signal", "example"])
 def test_a_model_may_have_any_name(name: str, model: Path) -> None:
-    """A word of C, a type of the library's source, a function of the system, a target of its CMake file."""
+    """A word of C; a type of the library's source, its header; a type, a function, a header of the system; a
+    target of its CMake file.
+    """
     if shutil.which("cc") is None:
         pytest.skip("no cc here")
     path, out = model.rename(model.with_name(f"{name}.onnx")), model.with_name("c")
@@ -112,6 +116,21 @@ def test_a_model_may_have_any_name(name: str, model: Path) -> None:
     )
     assert status == 0, said
     assert json.loads(printed)["library"] == str(out / f"libmodel_{name}.so")
+
+
+@pytest.mark.parametrize(("compiler", "target"), [("cc", "native"), ("aarch64-linux-gnu-gcc", "aarch64")])
+def test_no_model_has_the_name_of_a_type_of_the_system(compiler: str, target: str, model: Path) -> None:
+    """Neither of those that the headers of this system have where the library's source includes them."""
+    if shutil.which(compiler) is None:
+        pytest.skip(f"no {compiler} here")
+    out = model.with_name("c")
+    words = ("compile", str(model), "--dim", "batch=2", "-o", str(out), "--emit", "c", "--target", target)
+    assert run(*words)[0] == 0
+    command = [compiler, "-std=c11", "-E", "-P", "small.c"]
+    source = subprocess.run(command, cwd=out, check=True, capture_output=True, text=True).stdout
+    tags = set(re.findall(r"\b(?:struct|union|enum) ([a-z]\w*)", source)) - {"small", "small_tensor"}
+    assert {"stat", "timespec"} <= tags
+    assert [tag for tag in sorted(tags) if identifier(Path(tag)) == tag] == []
 
 
 @pytest.mark.parametrize("target", ["native", "aarch64", "aarch64-dot"])

@@ -86,11 +86,20 @@ default delete do double else enum explicit export extern false float for friend
 mutable namespace new noexcept not nullptr operator or private protected public register requires restrict
 return short signed sizeof static struct switch template this throw true try typedef typeid typename union
 unix unsigned using virtual void volatile while xor
-address context copy entry fault feature helper row slot space
-errno f_owner_ex flock iovec itimerspec sched_param shm stat statx timespec timeval tm
+address context copy entry fault feature helper processor row slot space
+drand48_data errno f_owner_ex file_handle flock flock64 iovec itimerspec itimerval obstack pthread_attr_t
+random_data sched_param sigaction sigcontext sigevent sigstack sigval stat stat64 statx statx_timestamp
+timespec timeval timex timezone tm ucontext_t
+elf_prpsinfo elf_prstatus elf_siginfo esr_context extra_context fpmr_context fpsimd_context gcs_context
+poe_context sve_context tpidr2_context user_fpsimd_struct user_regs_struct za_context zt_context
+fts iconv mq pidfd sem shm
+alloca cpuid elf endian fcntl features limits math pthread sched signal stdarg stdbool stddef stdint stdio
+stdlib string strings time unistd
 all clean edit_cache example help install package rebuild_cache test
 """
-"""Words of C and C++, types in the source of a library, names of system headers, and targets of CMake."""
+"""Words of C and C++; types in the source of a library, and its other header; types in the system's headers,
+functions of the system such as `sem_open`, and headers, which NAME.h would replace; targets of CMake.
+"""
 _TEXT_ONLY = "it is for text models in C; this model is compiled for its shapes"
 Dims = Annotated[
     list[str] | None, typer.Option("--dim", help="Fix a symbolic dimension, such as batch=1; repeatable.")
