@@ -125,6 +125,30 @@ def test_a_tokenizer_that_c_has_not_is_told(tmp_path: Path, change: dict[str, ob
     assert said in found
 
 
+@pytest.mark.parametrize(
+    ("most", "said"), [(256, None), (257, "up to 257 characters; in C they have at most 256")]
+)
+def test_words_longer_than_c_keeps_are_refused(tmp_path: Path, most: int, said: str | None) -> None:
+    """C keeps 1024 bytes of a word, which are 256 characters of four bytes; longer ones were unknown."""
+    about = json.loads((ASSETS / "sst2" / "tokenizer.json").read_text())
+    about["model"]["max_input_chars_per_word"] = most
+    (tmp_path / "tokenizer.json").write_text(json.dumps(about))
+    found = text_tables(open_tokenizer(tmp_path, RecurrentSpec("lstm", 30522, 4, 4)))
+    assert isinstance(found, str) == (said is not None)
+    assert said is None or said in str(found)
+
+
+def test_a_vocabulary_with_a_longer_word_than_c_keeps_is_refused(tmp_path: Path) -> None:
+    """Whole words have no other limit."""
+    about = json.loads((ASSETS / "imdb-lstm" / "tokenizer.json").read_text())
+    vocab = about["model"]["vocab"]
+    vocab["é" * 513] = len(vocab)
+    (tmp_path / "tokenizer.json").write_text(json.dumps(about))
+    found = text_tables(open_tokenizer(tmp_path, RecurrentSpec("lstm", len(vocab), 4, 4)))
+    assert isinstance(found, str)
+    assert "longer than 1024 bytes" in found
+
+
 @given(words=st.lists(st.binary(min_size=1, max_size=8), unique=True, max_size=50))
 def test_every_word_is_found_in_its_table(words: list[bytes]) -> None:
     """From its hash on, before a free slot."""

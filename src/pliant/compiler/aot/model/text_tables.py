@@ -17,6 +17,9 @@ from pliant.models.tokenizer import Tokenizer
 
 TEXT = "text.safetensors"
 _PROBE = "a"
+_WORD_BYTES = 1024
+"""As text.h has it: what C keeps of a word."""
+_MOST_CHARS = _WORD_BYTES // 4  # of UTF-8's longest
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +125,10 @@ def _refusal(about: dict[str, Any]) -> str | None:
         return "its words are not cut as BERT's are"
     if model["unk_token"] not in model["vocab"]:
         return f"its vocabulary lacks {model['unk_token']!r}"
+    if (most_chars := model.get("max_input_chars_per_word", 0)) > _MOST_CHARS:
+        return f"its words have up to {most_chars} characters; in C they have at most {_MOST_CHARS}"
+    if kind == "WordLevel" and max(len(word.encode()) for word in model["vocab"]) > _WORD_BYTES:
+        return f"a word of its vocabulary is longer than {_WORD_BYTES} bytes, the most in C"
     if sorted(model["vocab"].values()) != list(range(len(model["vocab"]))):
         return "its vocabulary has gaps"
     for token in about["added_tokens"]:
