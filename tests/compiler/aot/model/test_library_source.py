@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pliant.api.compile_library import LibraryReport
+from tests.compiler.aot.model.c_model import CModel
 from tests.compiler.aot.model.conftest import Build
 
 
@@ -31,3 +32,14 @@ def test_nothing_is_known_about_no_model(library: LibraryReport) -> None:
     about = ctypes.CDLL(str(library.library)).pliant_model_about
     about.restype = ctypes.c_void_p
     assert about(None) is None
+
+
+def test_scratch_is_of_the_threads_that_it_was_opened_with(library: LibraryReport) -> None:
+    """Firmware reads there what a model costs; it may give it more threads than were planned with."""
+    assert library.library is not None
+    found = {}
+    for n_threads in (0, 1, 2, 5):
+        with CModel(library.library, library.output, n_threads) as model:
+            found[n_threads] = model.about.scratch_bytes
+    assert found[1] > 0
+    assert found == {n: (n or 2) * found[1] for n in found}

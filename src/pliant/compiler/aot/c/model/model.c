@@ -48,8 +48,11 @@ struct pliant_model *pliant_model_open(const char *directory, const struct plian
     model->n_threads = options && options->n_threads ? options->n_threads : PLIANT_DATA.n_threads;
     model->best_effort = options && options->best_effort;
     pthread_mutex_init(&model->lock, NULL);
-    if (!open_parts(model, directory, options, error))
+    if (!open_parts(model, directory, options, error)) {
+        uint64_t each = model->about.scratch_bytes / (uint64_t)PLIANT_DATA.n_threads;
+        model->about.scratch_bytes = each * (uint64_t)model->n_threads;
         return model;
+    }
     pliant_model_close(model);
     return NULL;
 }
