@@ -27,6 +27,7 @@ ODD = "\0\t\n\r\x1c\x85\xa0\xad\u0130\u0131\u0344\u034f\u03a3\u1e9e\u2028\u200b\
 ODD += "\ufeff\ufffd\uff21\u09c7\u09be\u1100\u1161\u11a8가각中豈\U0002f800㈠ﷺ\U0001d15e\U0001d165\U0001d16d"
 ODD += "\U00016ff0\U0010fffe\u0378\ue000"
 KINDS = ("sst2", "imdb-lstm")
+MEMORY = 9
 
 
 @pytest.fixture(scope="module")
@@ -123,6 +124,12 @@ def test_a_tokenizer_that_c_has_not_is_told(tmp_path: Path, change: dict[str, ob
     found = text_tables(open_tokenizer(tmp_path, RecurrentSpec("lstm", 16000, 4, 4)))
     assert isinstance(found, str)
     assert said in found
+
+
+def test_marks_in_a_row_have_a_limit(models: SimpleNamespace) -> None:
+    """The one that the header and the manual say: memory for a text is bounded."""
+    model, _ = models.sst2
+    assert [model.encode(f"e{MARKS[0] * n}".encode(), 8)[0] for n in (65535, 65536)] == [0, MEMORY]
 
 
 @pytest.mark.parametrize(

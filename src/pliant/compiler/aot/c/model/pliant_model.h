@@ -31,7 +31,7 @@ enum pliant_code {
     PLIANT_FILE,     /* a file is missing, cannot be read, or has another size */
     PLIANT_VERSION,  /* the files are of another model or format than the library */
     PLIANT_DAMAGED,  /* a file's content is not what was written */
-    PLIANT_MEMORY,   /* memory cannot be had */
+    PLIANT_MEMORY,   /* memory cannot be had, or a text has more than 65535 accents in a row */
     PLIANT_THREAD,   /* a thread cannot be started */
     PLIANT_PROCESSOR /* this processor or system lacks what the kernels use: compile for another --target */
 };
