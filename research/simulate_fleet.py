@@ -239,7 +239,7 @@ class _Simulation:
         state = router.state(target, now_s)
         wait_s = 0.0 if state is None else state.wait_s
         way_s = max(0.0, choice.seconds - wait_s - choice.option.level.curve.at(n))
-        ticket = router.enter(target, n, now_s)
+        ticket = router.enter(target, n, now_s, choice.option.level)
         away = ForwardedRequest(asked, target, ticket, way_s, now_s, node.n_starts, choice.seconds)
         pending = node.pending[target]
         if not pending and router.has_room(target):

@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pliant.ir.curve import Curve
-from pliant.ir.endpoint import ServiceLevel
-from pliant.route.advert_cache import AdvertCache
+from pliant.ir.endpoint import ACCURACY_TOLERANCE, RESOLUTION, ServiceLevel
+from pliant.route.advert_cache import AdvertCache, advert_of
 from pliant.route.choice.choose_endpoint import Candidate
+from pliant.route.curve_advert import MAX_LEVELS
 from pliant.route.way_times import DENSE, FEW, WayCurve, lower_envelope
 
 MAX_N = 60
@@ -90,3 +91,21 @@ def test_an_advert_leaves_out_the_ways_behind_who_asks(n_ways: int) -> None:
         best = max(level.quality for other in others for level in other.levels)
         least = min(level.curve.at(n) for o in others for level in o.levels if level.quality >= best)
         assert told.curve.at(n) == pytest.approx(least, rel=1e-9)
+
+
+@given(
+    st.lists(st.floats(0.5, 0.9), min_size=1, max_size=12, unique=True),
+    st.lists(st.floats(0.0, RESOLUTION), max_size=4),
+)
+def test_an_advert_has_the_quickest_answer_that_is_as_good_as_the_best(
+    others: list[float], below: list[float]
+) -> None:
+    """Of many levels four are told; requests with deadlines are answered at the least within `RESOLUTION`."""
+    qualities = sorted({*others, *(max(others) - less for less in below)})
+    levels = tuple(ServiceLevel(Curve(((0, quality),)), quality) for quality in qualities)
+    advert = advert_of("me", [Candidate("local", levels)], lambda name: frozenset(), MAX_N, (1, 1))
+    told = [level.accuracy for level in advert.levels]
+    alike = min(quality for quality in qualities if quality >= qualities[-1] - RESOLUTION - ACCURACY_TOLERANCE)
+    assert len(told) == min(len(qualities), MAX_LEVELS)
+    assert {qualities[0], alike, qualities[-1]} <= {*told}
+    assert told == sorted(told)

@@ -9,6 +9,7 @@ from pliant.ir.endpoint import ServiceLevel
 from pliant.route.advert_cache import advert_of, wait_beyond
 from pliant.route.choice.choose_endpoint import CLUSTER, LOCAL, Candidate
 from pliant.route.choice.request_terms import Terms
+from pliant.route.curve_advert import CurveAdvert
 from pliant.route.router import Router
 from pliant.route.router_settings import RouterSettings, paper_settings
 from pliant.route.router_tasks import PingTask, ProbeTask
@@ -135,6 +136,21 @@ def test_requests_to_an_upstream_that_left_and_came_back_leave_the_queue_they_we
     state = node.state("up", 1.0)
     assert state is not None
     assert (state.n_in_flight, state.n_waiting) == (0, 0)
+
+
+def test_a_request_waits_behind_what_is_before_it_at_the_level_that_answers() -> None:
+    """A quick answer counts as one in the queue: it would seem to wait as long as for the best one."""
+    node, levels = router("up"), (*_levels(1.0, 0.8), *_levels(4.0, 0.9))
+    node.record_ping("up", 0.1, 0.0, CurveAdvert("up", levels, frozenset({"up"}), (1, 2)), 0.0)
+    waits = list[float]()
+    for level in (levels[0], levels[1], None):
+        ticket = node.enter("up", 5, 1.0, level)
+        node.send("up", ticket, 1.0)
+        state = node.state("up", 1.0)
+        assert state is not None
+        waits.append(state.wait_s)
+        node.leave("up", ticket, 1.0)
+    assert waits == pytest.approx([0.9, 3.9, 3.9], abs=0.02)
 
 
 def test_answers_that_are_not_waited_for_make_an_upstream_a_worse_promise() -> None:

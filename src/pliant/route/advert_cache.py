@@ -1,11 +1,12 @@
 """A node's adverts: the minimum of its ways' curves per accuracy, and the nodes they depend on."""
 
+from bisect import bisect
 from collections.abc import Callable, Sequence
 from math import inf
 from typing import final
 
 from pliant.ir.curve import MAX_POINTS, thin
-from pliant.ir.endpoint import ACCURACY_TOLERANCE, ServiceLevel
+from pliant.ir.endpoint import ACCURACY_TOLERANCE, RESOLUTION, ServiceLevel
 from pliant.ir.times.bounded_level import has_moved, pick_evenly
 from pliant.route.choice.choose_endpoint import Candidate
 from pliant.route.curve_advert import MAX_LEVELS, CurveAdvert
@@ -74,12 +75,12 @@ def advert_of(
 ) -> CurveAdvert:
     """Return per accuracy the minimum of `ways`, without queues, and the nodes behind the minimal ones.
 
-    `behind` returns the nodes that a way's curve depends on. At most `MAX_LEVELS` levels are advertised,
-    including the least and the most accurate.
+    `behind` returns the nodes that a way's curve depends on. At most `MAX_LEVELS` levels are advertised:
+    see `_advertised`.
     """
     found = [(way, level) for way in ways for level in way.levels]
     found.sort(key=lambda one: -one[1].quality)
-    rising = pick_evenly(sorted({level.quality for _, level in found}), MAX_LEVELS)
+    rising = _advertised(sorted({level.quality for _, level in found}))
     falling = rising[::-1]
     counts = [sum(level.quality >= quality - ACCURACY_TOLERANCE for _, level in found) for quality in falling]
     kinds = [[WayCurve(level.curve, way.fixed_s, way.per_item_s) for way, level in found]]
@@ -101,6 +102,19 @@ def advert_of(
         bound = thin(bounds[0][i], _FEW_POINTS) if n_exact < count else None
         levels.append(ServiceLevel(curve, quality if is_measured else None, bound, quality))
     return CurveAdvert(node, tuple(reversed(levels)), through, stamp)
+
+
+def _advertised(qualities: Sequence[float]) -> list[float]:
+    """Return at most `MAX_LEVELS` of ascending `qualities`, with the least and the greatest.
+
+    The least within `RESOLUTION` of the greatest is among them: requests with a deadline and a low floor are
+    answered at it, so without it this node would look slower than it is.
+    """
+    alike = next(one for one in qualities if one >= qualities[-1] - RESOLUTION - ACCURACY_TOLERANCE)
+    evenly = pick_evenly(qualities, MAX_LEVELS)
+    if alike not in evenly:
+        evenly[min(bisect(evenly, alike), MAX_LEVELS - 2)] = alike
+    return evenly
 
 
 def _is_bounded(way: Candidate, level: ServiceLevel) -> bool:

@@ -169,12 +169,12 @@ class Router:
         self._is_checked = False
         self._expects_until_s = min(self._expects_until_s, peer.transfer.changes_at_s)
 
-    def enter(self, successor: str, n: int, now_s: float) -> QueueTicket:
-        """Register an input for `successor` until `leave`. Raises RouteError if it was removed meanwhile."""
+    def enter(self, successor: str, n: int, now_s: float, level: ServiceLevel | None = None) -> QueueTicket:
+        """Register an input for `successor`, at `level`, until `leave`. Raises RouteError if it was removed."""
         peer = self._successors.get(successor)
         if peer is None:
             raise RouteError(f"{successor} is not an upstream any more.")
-        return peer.enter(n, now_s)
+        return peer.enter(n, now_s, level)
 
     def has_room(self, successor: str) -> bool:
         """Return whether another input may be sent to `successor` now; more would only queue there."""

@@ -232,6 +232,20 @@ def test_levels_follow_the_whole_models_pace_and_their_own_error(store: Path) ->
     assert level.bound_curve.at(8) == pytest.approx(0.75)
 
 
+def test_a_submodel_that_looked_as_slow_as_the_whole_model_is_tried_again(store: Path) -> None:
+    """Equally quick levels answer by the whole model, whose answers told nothing of the submodel."""
+    with Cluster("127.0.0.1:0", key=new_key(), threads=1) as cluster:
+        whole: Encoder = cluster.open(str(store)).encoder
+    levels = ClusterLevels(whole, Curve(((0, 1.0),)), {whole.submodel(2, 2): Curve(((0, 0.5),))})
+    told = ServiceLevel(Curve(((0, 1.0),)), 0.9)
+    for _ in range(60):
+        levels.observe(0, 8, levels.at(told)[0].curve.at(8), 2.0)
+    assert levels.at(told)[0].curve.at(8) == 1.0
+    for _ in range(120):
+        levels.observe(1, 8, 1.0, 1.0)
+    assert levels.at(told)[0].curve.at(8) < 0.7
+
+
 @pytest.mark.parametrize("free_bytes", [1 << 30, 1 << 10])
 def test_a_submodel_is_predicted_for_long_inputs_where_there_is_memory_for_it(free_bytes: int) -> None:
     """Planned for short ones alone, longer ones take as much of the whole model's time."""

@@ -108,9 +108,11 @@ class Successor:
             level = replace(level, accuracy=self._accuracy)
         return level if self._settings.is_bounded else level.unbounded
 
-    def enter(self, n: int, now_s: float) -> QueueTicket:
-        """Register an input of length n for it."""
-        work_s = 0.0 if self.advert is None else self.advert.curve.at(n)
+    def enter(self, n: int, now_s: float, level: ServiceLevel | None = None) -> QueueTicket:
+        """Register an input of length n for it, to be answered at `level` (None: the most accurate)."""
+        if level is None and self.advert is not None:
+            level = self.advert.levels[-1]
+        work_s = 0.0 if level is None else level.curve.at(n)
         way_s = self.transfer.fixed_s + self.transfer.per_item_s * n
         return self.queue.enter(work_s, now_s, way_s + work_s)
 

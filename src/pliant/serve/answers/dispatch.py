@@ -348,7 +348,7 @@ class Dispatcher:
         if asked.route is not None and asked.route.patience_s is not None:
             patience_s = min(patience_s, asked.route.patience_s / 2.0)  # the rest is for another attempt
         network_s = 0.0 if pending.has_no_terms else self._network_s(choice, n, start_s)
-        async with self.upstreams.slots.take(target, n, patience_s) as slot:
+        async with self.upstreams.slots.take(target, n, patience_s, choice.option.level) as slot:
             terms = Terms() if pending.has_no_terms else pending.forwarded_terms(self._clock(), network_s)
             left_s = patience_s - slot.waited_s
             answer = await self.upstreams.ask(

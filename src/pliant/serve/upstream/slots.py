@@ -9,6 +9,7 @@ from math import isfinite
 from typing import final
 
 from pliant.errors import NodeError, RouteError
+from pliant.ir.endpoint import ServiceLevel
 from pliant.route.router import Router
 from pliant.route.upstream.upstream_queue import QueueTicket
 
@@ -51,15 +52,17 @@ class UpstreamSlots:
         )
 
     @asynccontextmanager
-    async def take(self, upstream: str, n: int, patience_s: float) -> AsyncIterator[UpstreamSlot]:
-        """A slot for an input of length n, released at the end of the context.
+    async def take(
+        self, upstream: str, n: int, patience_s: float, level: ServiceLevel | None = None
+    ) -> AsyncIterator[UpstreamSlot]:
+        """A slot for an input of length n at the chosen `level`, released at the end of the context.
 
         Raises NodeError if the queue is full (503), if `upstream` fails in the meantime (502), or after
         `patience_s` seconds (504); the caller should then use another endpoint.
         """
         start_s = self.clock()
         try:
-            ticket = self.router.enter(upstream, n, start_s)
+            ticket = self.router.enter(upstream, n, start_s, level)
         except RouteError as error:
             raise NodeError(str(error), status=502) from error
         try:
