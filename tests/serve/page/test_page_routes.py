@@ -11,7 +11,9 @@ from typing import Any
 import httpx
 import pytest
 
+from pliant.api.open_endpoint import open_endpoint
 from pliant.ir.reply import Reply
+from pliant.run.process_memory import MemoryBudget
 from pliant.serve.http.limits import Limits
 from pliant.serve.page.event_stream import MOST_VIEWERS
 from pliant.serve.page.page_files import page_files
@@ -207,3 +209,20 @@ def test_a_page_that_reads_nothing_is_dropped() -> None:
                     feed.record_reply(reply)
                 assert time.monotonic() < ends_s
         assert feed.events_since(0) == []
+
+
+def test_the_page_loads_no_model_that_was_freed_and_counts_no_request() -> None:
+    """The plan of a recurrent model loads it, which evicts the model that is in use."""
+    sources = ("random:cove-200:1", "random:cove-200:2")
+    with open_endpoint(sources[0], threads=1) as alone:
+        one_bytes = alone.memory.predicted_bytes
+    budget = MemoryBudget(one_bytes + one_bytes // 2)
+    served = [open_endpoint(source, memory=budget, threads=1) for source in sources]
+    with running(served[0], served[1:], budget) as node:
+        (freed,) = [one.name for one in served if one.loading_s]
+        before = {share.name: share.n_asked for share in budget.shares}
+        with events(node) as told:
+            name, picture = next(told)
+        assert (name, [model["plan"] for model in picture["models"]]) == ("picture", [None, None])
+        assert [one.name for one in served if one.loading_s] == [freed]
+        assert all(share.n_asked <= before[share.name] for share in budget.shares)

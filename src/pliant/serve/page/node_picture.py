@@ -9,12 +9,12 @@ import msgspec
 from pliant.cluster.lead.status_report import MemberStatus
 from pliant.errors import BudgetError, PliantError, RouteError
 from pliant.ir.port import Port
-from pliant.plan.plan import Plan
 from pliant.route.choice.choose_endpoint import Option
 from pliant.route.choice.request_terms import Terms
 from pliant.route.upstream.peer_state import PeerState
 from pliant.run.memory_use import MemoryUse, rss_bytes
 from pliant.run.process_memory import MemoryShare
+from pliant.run.submodel.elastic_session import ElasticSession
 from pliant.serve.node.peers import WorkerRegistry
 from pliant.serve.node.serving_node import ServingNode
 from pliant.serve.page.answer_timeline import ClusterSplit, ShardBits, shards_of, split_of
@@ -222,12 +222,12 @@ def _memory_of(node: ServingNode) -> MemoryUse | None:
 
 
 def _plan_of(node: ServingNode) -> PlanPicture | None:
-    """The plan of an elastic model; None for others."""
+    """The plan of an elastic model; None for others, whose `plan` may load a model that was freed."""
+    if not isinstance(node.served, ElasticSession):
+        return None
     try:
         plan = node.served.plan
     except PliantError:
-        return None
-    if not isinstance(plan, Plan):
         return None
     return PlanPicture(
         plan.layers,
