@@ -317,3 +317,28 @@ def test_a_page_too_many_says_why_it_shows_nothing(browser: Chromium, node: Runn
 def _bars(tab: Tab) -> dict[str, Any]:
     count = "document.querySelectorAll('#timeline rect.{}').length"
     return {kind: tab.run(count.format(kind)) for kind in ("predicted", "measured")}
+
+
+def test_a_mark_that_is_not_yet_on_the_canvas_is_drawn_later(browser: Chromium, node: Running) -> None:
+    """With a window of 15 s, about half the answers come before the canvas has scrolled to their time."""
+    script = """(async () => {
+        const { Scatter } = await import("/page/scatter.js");
+        const filled = [];
+        const pen = { fillRect: (x) => filled.push(x) };
+        const none = [0, 0, 0, 0];
+        const answers = {
+            first: 0, n: 3, at: [1, 5, 2, 0], outcome: none, seconds: none, endpoint: none, late: none,
+        };
+        const made = {
+            answers, scale: 1, drawn: 0, left: 0, width: 4, bottom: 9, edge: 0, palette: ["red"],
+            points: { getContext: () => pen }, y: () => 0, x(at) { return at - this.edge; },
+        };
+        const drawn = [];
+        for (made.edge of [0, 1, 1]) {
+            Scatter.prototype.drawNew.call(made);
+            drawn.push(filled.splice(0).length);
+        }
+        return drawn;
+    })()"""
+    with page(browser, node.url) as tab:
+        assert tab.run(script) == [1, 2, 0]

@@ -123,10 +123,12 @@ export class Scatter {
     const size = 3 * scale;
     const half = size / 2;
     const rail = this.bottom + 12 * scale;
-    for (let k = Math.max(this.drawn, answers.first); k < answers.n; k += 1) {
+    let k = Math.max(this.drawn, answers.first);
+    for (; k < answers.n; k += 1) {
       const i = k & (answers.at.length - 1);
       const x = this.x(answers.at[i]);
-      if (x < this.left || x > this.width) continue;
+      if (x > this.width) break; // the canvas has not scrolled that far: a later frame draws it
+      if (x < this.left) continue;
       if (answers.outcome[i] !== 0) {
         pen.fillStyle = this.bad;
         pen.fillRect(x - scale / 2, rail, scale, 7 * scale);
@@ -137,7 +139,7 @@ export class Scatter {
       pen.fillRect(x - half, y - half, size, size);
       if (answers.late[i]) this.cross(pen, x, y, 3.5 * scale);
     }
-    this.drawn = answers.n;
+    this.drawn = k;
   }
 
   cross(pen, x, y, arm) {
