@@ -342,3 +342,32 @@ def test_a_mark_that_is_not_yet_on_the_canvas_is_drawn_later(browser: Chromium, 
     })()"""
     with page(browser, node.url) as tab:
         assert tab.run(script) == [1, 2, 0]
+
+
+def test_panels_are_drawn_again_whenever_what_they_show_changes(browser: Chromium, node: Running) -> None:
+    """A model without shards between two with the same bits; a device of which only a text changes."""
+    bits = """(async () => {
+        const { showBits } = await import("/page/panels.js");
+        const plan = { layers: [0], width: 1, n_layers: 1, n_slices: 1, bits: [[6]] };
+        const seen = [plan, null, plan].map((one) => {
+            showBits(one, null, null);
+            return document.querySelectorAll("#bits td").length;
+        });
+        return seen;
+    })()"""
+    boxes = """(async () => {
+        const { Devices } = await import("/page/devices.js");
+        const devices = new Devices();
+        const worker = { name: "w", kind: "worker", state: "ready", n_threads: 1, free_bytes: 1e6 };
+        const upstream = { name: "u", kind: "upstream", state: "ready", in_flight: 1, limit: 2, wait_s: 0 };
+        const changes = [
+            {}, { n_threads: 2 }, { free_bytes: 2e6 }, { limit: 4 }, { wait_s: 0.5 }, { node: "n" },
+        ];
+        return changes.map((change) => {
+            devices.show("here", [{ ...upstream, ...change }, { ...worker, ...change }], null);
+            return document.querySelector("#devices").textContent;
+        });
+    })()"""
+    with page(browser, node.url) as tab:
+        assert tab.run(bits) == [1, 0, 1]
+        assert len(set(tab.run(boxes))) == 6

@@ -25,7 +25,11 @@ export class Devices {
     const width = Math.max($("devices").clientWidth, 170);
     const perRow = Math.max(1, Math.floor((width + BOX.gap) / (BOX.width + BOX.gap)));
     const tiers = [devices.filter((one) => one.kind === "upstream"), [{ name: self, kind: "self", state: "ready" }], devices.filter((one) => one.kind === "worker")].filter((tier) => tier.length);
-    const key = JSON.stringify([width, split, devices.map((one) => [one.name, one.state, one.in_flight, rough(one.rtt_s), rough(one.bandwidth_Bps)])]);
+    const shown = devices.map((one) => [
+      one.name, one.kind, one.node, one.state, one.reason, one.in_flight, one.limit, seconds(one.wait_s), one.n_threads, bytes(one.free_bytes),
+      rough(one.rtt_s), rough(one.bandwidth_Bps),
+    ]);
+    const key = JSON.stringify([width, self, split, shown]);
     if (this.key === key) return;
     this.key = key;
     const places = [];

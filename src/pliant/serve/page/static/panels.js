@@ -13,6 +13,7 @@ export function showBits(plan, shards, split) {
   }
   if (!plan) {
     text($("bits-what"), "");
+    delete $("bits").dataset.key;
     fill($("bits"), h("p", { class: "empty" }, "This model runs whole: it has no shards to choose bits for."));
     return;
   }
