@@ -91,7 +91,7 @@ def test_what_others_name_is_shown_as_text(browser: Chromium) -> None:
     evil = Upper("evil", identity="evil")
     with running(Upper(), [evil], name="here", page_texts=True) as node, page(browser, node.url) as tab:
         tab.until("document.querySelectorAll('#model option').length === 2")
-        choose = "m.value = 'evil'; m.dispatchEvent(new Event('change'))"
+        choose = "m.value = 'evil:1'; m.dispatchEvent(new Event('change'))"
         tab.run(f"(m => {{ {choose} }})(document.querySelector('#model'))")
         body = asking(EVIL, parameters={"deadline_s": 9})
         answer = httpx.post(
@@ -296,7 +296,7 @@ def test_a_node_whose_last_model_is_unloaded_says_so(browser: Chromium) -> None:
         assert tab.run("[...document.querySelectorAll('main > section')].every(one => one.hidden)")
         assert tab.run("document.querySelector('#node').textContent") == "here"
         change(node.repository.load("upper"))
-        tab.until(f"!({is_without}) && document.querySelector('#model').value === 'upper'")
+        tab.until(f"!({is_without}) && document.querySelector('#model').value === 'upper:1'")
 
 
 def test_a_page_too_many_says_why_it_shows_nothing(browser: Chromium, node: Running) -> None:
@@ -371,3 +371,22 @@ def test_panels_are_drawn_again_whenever_what_they_show_changes(browser: Chromiu
     with page(browser, node.url) as tab:
         assert tab.run(bits) == [1, 0, 1]
         assert len(set(tab.run(boxes))) == 6
+
+
+def test_each_version_of_a_model_is_shown_by_itself(browser: Chromium) -> None:
+    """With its own requests; one version alone needs no number."""
+    shelves = [Shelf("m", "1"), Shelf("m", "2"), Shelf("other")]
+    entries = [shelf.entry for shelf in shelves]
+    with running_models(entries, name="here") as node, page(browser, node.url) as tab:
+        labels = "[...document.querySelectorAll('#model option')].map(one => one.textContent)"
+        assert tab.run(labels) == ["m version 1", "m version 2", "other"]
+        for version, text in (("1", "ab"), ("2", "a film")):
+            url = f"{node.url}/v2/models/m/versions/{version}/infer"
+            assert httpx.post(url, content=asking(text), timeout=PATIENCE_S).status_code == 200
+        shown = "[...document.querySelectorAll('#latest tr')].map(row => row.cells[2].textContent).join()"
+        for key, length in (("m:1", 2), ("m:2", 6)):
+            choose = f"m.value = '{key}'; m.dispatchEvent(new Event('change'))"
+            tab.run(f"(m => {{ {choose} }})(document.querySelector('#model'))")
+            tab.until(f"{shown} === '{length}'")
+            tab.until(f"document.querySelector('#answer-what').textContent.includes('length {length} ')")
+            tab.until("document.querySelector('[data-key=answered] span').textContent === '1'")

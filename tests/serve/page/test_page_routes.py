@@ -18,7 +18,8 @@ from pliant.serve.http.limits import Limits
 from pliant.serve.page.event_stream import MOST_VIEWERS
 from pliant.serve.page.page_files import page_files
 from tests.serve.models import Upper
-from tests.serve.nodes import PATIENCE_S, Running, running
+from tests.serve.nodes import PATIENCE_S, Running, asking, running, running_models
+from tests.serve.repository.test_repository_api import Shelf
 
 EVENTS = "/v2/pliant/events"
 
@@ -96,7 +97,7 @@ def test_events_tell_a_request_its_end_and_the_counts_that_metrics_have(node: Ru
         assert (name, picture["name"], picture["models"][0]["name"]) == ("picture", "here", "upper")
         name, numbers = next(told)
         assert name == "numbers"
-        before = numbers["models"]["upper"]["requests"]["local"]["ok"]
+        before = numbers["models"]["upper:1"]["requests"]["local"]["ok"]
         node.post("a film", headers={"Pliant-Request": "my-id"})
         batches = next(value for name, value in told if name == "answers")
         (answer,) = batches[0]["answers"]
@@ -114,7 +115,7 @@ def test_events_tell_a_request_its_end_and_the_counts_that_metrics_have(node: Ru
         assert {bar["kind"] for bar in found["measured"]} == {"wait", "compute"}
         assert found["measured"][-1]["end_s"] == pytest.approx(answer[5], abs=1e-6)
         numbers = next(value for name, value in told if name == "numbers")
-        assert numbers["models"]["upper"]["requests"]["local"]["ok"] == before + 1
+        assert numbers["models"]["upper:1"]["requests"]["local"]["ok"] == before + 1
     metrics = httpx.get(f"{node.url}/metrics").text
     assert (
         f'pliant_requests_total{{model="upper",model_version="1",outcome="ok",target="local"}} {before + 1}.0'
@@ -226,3 +227,40 @@ def test_the_page_loads_no_model_that_was_freed_and_counts_no_request() -> None:
         assert (name, [model["plan"] for model in picture["models"]]) == ("picture", [None, None])
         assert [one.name for one in served if one.loading_s] == [freed]
         assert all(share.n_asked <= before[share.name] for share in budget.shares)
+
+
+def test_two_versions_of_one_name_are_told_apart() -> None:
+    """Both have a request with the number 1, and counts of their own."""
+    shelves = [Shelf("m", "1"), Shelf("m", "2")]
+    with running_models([shelf.entry for shelf in shelves]) as node, events(node) as told:
+        shelves[0].opened[0].max_length = 5
+        name, picture = next(told)
+        found = [(model["key"], model["name"], model["version"]) for model in picture["models"]]
+        assert (name, found) == ("picture", [("m:1", "m", "1"), ("m:2", "m", "2")])
+        lengths: dict[str, int] = {}
+        for version, text in (("1", "ab"), ("2", "a film")):
+            url = f"{node.url}/v2/models/m/versions/{version}/infer"
+            assert httpx.post(url, content=asking(text), timeout=PATIENCE_S).status_code == 200
+        while len(lengths) < 2:
+            for batch in next(value for name, value in told if name == "answers"):
+                lengths[batch["model"]] = batch["answers"][0][2]
+        assert lengths == {"m:1": 2, "m:2": 6}
+        numbers = next(value for name, value in told if name == "numbers")
+        assert {key: one["requests"]["local"]["ok"] for key, one in numbers["models"].items()} == {
+            "m:1": 1,
+            "m:2": 1,
+        }
+        for query, length in (({"version": "1"}, 2), ({"version": "2"}, 6), ({}, 6)):
+            asked = {"model": "m", "number": 1, **query}
+            answer = httpx.get(f"{node.url}/v2/pliant/answer", params=asked, timeout=PATIENCE_S).json()
+            assert answer["event"][3] == length
+        for path in ("route", "outlook"):
+            statuses = [
+                httpx.get(
+                    f"{node.url}/v2/pliant/{path}",
+                    params={"model": "m", "version": version, "length": 6},
+                    timeout=PATIENCE_S,
+                ).status_code
+                for version in ("1", "2", "3")
+            ]
+            assert statuses == ([400, 200, 404] if path == "route" else [200, 200, 404])

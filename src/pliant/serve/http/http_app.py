@@ -286,6 +286,10 @@ class _Paths:
         asked, names = request.query_params.get("model"), [one.served.name for one in self._nodes]
         if asked is not None and asked not in names:
             raise NodeError(f"this node serves {', '.join(names)}, not {asked[:80]}.", status=404)
+        version = request.query_params.get("version")
+        if version is not None and version != self._node.model.version:
+            here = f"{self._node.model.name} version {self._node.model.version}"
+            raise NodeError(f"this node serves {here}, not version {version[:80]}.", status=404)
 
     def _check_identity(self, request: Request, sender: str) -> None:
         said = (header_of(request.scope, name) for name in _IDENTITY)

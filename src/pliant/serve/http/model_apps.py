@@ -49,9 +49,9 @@ class _EvictedNode:
 class ModelApps:
     """An ASGI application of the models in `repository`, and of the paths of `front` without a model.
 
-    The model is named by the path (with its version), by `?model=`, or by the identity header of another
-    node. A request that names none goes to the first model. A request to a path of an evicted model waits
-    until the model is loaded again.
+    The model is named by the path (with its version), by `?model=` and `version=`, or by the identity header
+    of another node. A request that names none goes to the first model. A request to a path of an evicted
+    model waits until the model is loaded again.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class ModelApps:
             version = rest.split("/")[1] if rest.startswith("versions/") else None
             asked: list[_Name] = [(name, version)]
         else:
-            asked = [(name, None) for name in _named_models(scope["query_string"])]
+            asked = _named_models(scope["query_string"])
         known = next((one for one in asked if one[0] in self._repository.names), None)
         return known or self._find_by_identity(_identities(scope))
 
@@ -167,12 +167,14 @@ def _replay(content: bytes, receive: Receive) -> Receive:
     return replaying
 
 
-def _named_models(query: bytes) -> list[str]:
-    """The models named by a query; none if it has more fields than any route accepts."""
+def _named_models(query: bytes) -> list[_Name]:
+    """The models named by a query, in its version; none if it has more fields than any route accepts."""
     try:
-        return parse_qs(query.decode("latin-1"), max_num_fields=_MOST_FIELDS).get("model", [])
+        fields = parse_qs(query.decode("latin-1"), max_num_fields=_MOST_FIELDS)
     except ValueError:
         return []
+    version = next(iter(fields.get("version", ())), None)
+    return [(name, version) for name in fields.get("model", [])]
 
 
 def _identities(scope: Scope) -> list[bytes]:

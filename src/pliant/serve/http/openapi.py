@@ -122,11 +122,11 @@ def _explain(max_length: int) -> _Json:
     seconds = {"type": "number", "exclusiveMinimum": 0, "maximum": 1e6}
     deadline = {"name": "deadline_s", "in": "query", "schema": seconds}
     floor = {"name": "accuracy_floor", "in": "query", "schema": fraction}
-    model = {"name": "model", "in": "query", "schema": {"type": "string"}}
+    named = [{"name": name, "in": "query", "schema": {"type": "string"}} for name in ("model", "version")]
     responses = {**_json("Any"), "400": ERROR, "404": ERROR}
     return {
         "summary": "The endpoint that this node would choose, and why.",
-        "parameters": [length, deadline, floor, model],
+        "parameters": [length, deadline, floor, *named],
         "responses": responses,
     }
 

@@ -15,7 +15,7 @@ import msgspec
 from pliant.errors import NodeError
 from pliant.serve.node.serving_node import ServingNode
 from pliant.serve.page.answer_feed import AnswerEvent
-from pliant.serve.page.node_picture import NodePicture, model_picture, numbers
+from pliant.serve.page.node_picture import NodePicture, model_key, model_picture, numbers
 
 MOST_VIEWERS = 16
 """Maximum number of open pages: each has a connection and some cost."""
@@ -28,7 +28,7 @@ _RETRY_MS = 2000
 
 
 class ModelAnswers(msgspec.Struct, frozen=True):
-    """Answers of one model since the last event, as rows (see `_row`).
+    """Answers of the model with the key `model` since the last event, as rows (see `_row`).
 
     After the model is reloaded, a new `run` counts from 1 again.
     """
@@ -174,7 +174,7 @@ class _Feeds:
         for node, (view, number) in self._views.items():
             if answers := node.feed.events_since(number):
                 self._views[node] = view, answers[-1].number
-                found.append(ModelAnswers(node.served.name, node.run, [_row(one) for one in answers]))
+                found.append(ModelAnswers(model_key(node), node.run, [_row(one) for one in answers]))
         return found
 
 

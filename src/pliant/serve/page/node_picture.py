@@ -67,9 +67,11 @@ class PlanPicture(msgspec.Struct, frozen=True):
 
 
 class ModelPicture(msgspec.Struct, frozen=True):
-    """Properties of a model that rarely change."""
+    """Properties of a model that rarely change; `key` identifies it in the other events."""
 
+    key: str
     name: str
+    version: str
     platform: str
     identity: str
     max_length: int
@@ -108,7 +110,7 @@ class ModelNumbers(msgspec.Struct, frozen=True):
 
 
 class NodeNumbers(msgspec.Struct, frozen=True):
-    """Continuously changing state of a node; `cpu_s` is the CPU time of its process."""
+    """Continuously changing state of a node, by keys of models; `cpu_s` is the CPU time of its process."""
 
     at_s: float
     is_draining: bool
@@ -134,6 +136,11 @@ class Outlook(msgspec.Struct, frozen=True):
     reasons: tuple[str, ...]
 
 
+def model_key(node: ServingNode) -> str:
+    """The key of a node's model in events: several versions of one name may be loaded."""
+    return f"{node.model.name}:{node.model.version}"
+
+
 def model_picture(node: ServingNode) -> ModelPicture:
     """The picture of a node's model.
 
@@ -141,7 +148,9 @@ def model_picture(node: ServingNode) -> ModelPicture:
     """
     served, terms = node.served, node.terms
     return ModelPicture(
+        model_key(node),
         served.name,
+        node.model.version,
         served.platform,
         served.identity,
         served.max_length,
@@ -165,7 +174,7 @@ def numbers(nodes: Sequence[ServingNode], is_draining: bool) -> NodeNumbers:
         time.process_time(),
         rss_bytes(),
         next((node.budget_bytes for node in nodes), None),
-        {node.served.name: _model_numbers(node) for node in nodes},
+        {model_key(node): _model_numbers(node) for node in nodes},
     )
 
 

@@ -16,6 +16,7 @@ from pliant.serve.page.answer_timeline import build_timeline
 from pliant.serve.page.event_stream import EventStream, PageProcess
 from pliant.serve.page.node_picture import outlook
 from pliant.serve.page.page_files import INDEX, answer_file
+from pliant.serve.repository.model_entry import version_age
 
 FILES_PATH = "/page/"
 EVENTS_PATH, ANSWER_PATH, OUTLOOK_PATH = "/v2/pliant/events", "/v2/pliant/answer", "/v2/pliant/outlook"
@@ -80,13 +81,16 @@ class _Page:
         return _json(outlook(self._node(request), terms))
 
     def _node(self, request: Request) -> ServingNode:
-        """The node of the requested model, or the first node."""
+        """The node of the requested model, by default of its newest version; or the first node."""
         nodes, asked = self._nodes(), request.query_params.get("model")
-        found = next((node for node in nodes if asked in (None, node.served.name)), None)
-        if found is None:
-            names = ", ".join(node.served.name for node in nodes) or "no loaded model"
-            raise NodeError(f"this node serves {names}, not {str(asked)[:80]}.", status=404)
-        return found
+        version = request.query_params.get("version")
+        found = [one for one in nodes if asked in (None, one.model.name)]
+        found = [one for one in found if version in (None, one.model.version)]
+        if not found:
+            names = ", ".join(f"{one.model.name} version {one.model.version}" for one in nodes)
+            wanted = f"{str(asked)[:80]}{'' if version is None else f' version {version[:80]}'}"
+            raise NodeError(f"this node serves {names or 'no loaded model'}, not {wanted}.", status=404)
+        return found[0] if asked is None else max(found, key=lambda one: version_age(one.model.version))
 
 
 def _found(response: Response | None, name: str) -> Response:

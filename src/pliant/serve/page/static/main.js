@@ -19,7 +19,13 @@ const N_COLORS = 8;
 
 const page = { picture: null, numbers: null, before: null, kept: new Map(), model: null, isPaused: false, isFollowing: true, stop: null, shift: Infinity };
 const answersOf = (model) => page.kept.get(model) ?? page.kept.set(model, new Answers()).get(model);
-const current = () => page.picture?.models.find((one) => one.name === page.model);
+const current = () => page.picture?.models.find((one) => one.key === page.model);
+
+/** The name of a model, with its version where several are loaded. */
+function labelOf(model) {
+  const isAlone = page.picture.models.filter((one) => one.name === model.name).length === 1;
+  return isAlone ? model.name : `${model.name} version ${model.version}`;
+}
 
 // Colours by endpoint: this device and its cluster first, then upstreams in order of appearance.
 function colorOf(name) {
@@ -75,12 +81,12 @@ function showPicture(picture) {
   text($("node"), picture.name);
   document.title = `${picture.name} · pliant`;
   text($("about"), `pliant ${picture.version} · run ${picture.run} · ${picture.shows_texts ? "texts of requests are shown" : "texts of requests are not kept"}`);
-  const names = picture.models.map((one) => one.name);
-  $("no-model").hidden = names.length > 0;
-  for (const one of document.querySelectorAll("main > section, main > dl")) one.hidden = !names.length;
-  const chosen = names.includes(page.model) ? page.model : names[0] ?? null;
-  if ([...$("model").options].map((one) => one.value).join("\n") !== names.join("\n")) {
-    fill($("model"), names.map((name) => h("option", { value: name }, name)));
+  const keys = picture.models.map((one) => one.key);
+  $("no-model").hidden = keys.length > 0;
+  for (const one of document.querySelectorAll("main > section, main > dl")) one.hidden = !keys.length;
+  const chosen = keys.includes(page.model) ? page.model : keys[0] ?? null;
+  if ([...$("model").options].map((one) => one.value).join("\n") !== keys.join("\n")) {
+    fill($("model"), picture.models.map((one) => h("option", { value: one.key }, labelOf(one))));
   }
   $("model").value = chosen;
   if (isNew || chosen !== page.model) choose(chosen);
@@ -120,7 +126,7 @@ function showAll() {
   attained.show(answers, found);
   const model = current();
   showBits(model.plan, now.shards, now.split);
-  showMemory(page.picture.models, model, page.numbers);
+  showMemory(page.picture.models, model, page.numbers, labelOf);
   devices.show(page.picture.name, now.devices, now.split);
   text($("missed"), answers.missed ? ` ${count(answers.missed)} were not told to this page, which reads too slowly.` : "");
   scatter.rescale();
@@ -180,6 +186,9 @@ function latest() {
     h("td", { class: "n" }, row.deadline === null ? "–" : seconds(row.deadline)))));
 }
 
+/** The chosen model in a query. */
+const asModel = () => ({ model: current().name, version: current().version });
+
 // -- one request
 
 async function pick(k, isOwn = true) {
@@ -193,7 +202,7 @@ async function pick(k, isOwn = true) {
   const model = page.model;
   try {
     if (k < answersOf(model).asked) throw new Refused(404, "This model has been loaded anew since: the answer is not kept.");
-    const answer = await ask("/v2/pliant/answer", { model, number: row.number });
+    const answer = await ask("/v2/pliant/answer", { ...asModel(), number: row.number });
     if (model === page.model) timeline.show(answer);
   } catch (error) {
     if (!(error instanceof Refused)) return;
@@ -218,10 +227,11 @@ async function look() {
   const words = [asked.deadline_s && `within ${seconds(asked.deadline_s)}`, asked.accuracy_floor && `at ${percent(asked.accuracy_floor)} or more`].filter(Boolean).join(", ");
   const own = current().deadline_s === null ? "no deadline" : `within ${seconds(current().deadline_s)}`;
   try {
-    const outlook = await ask("/v2/pliant/outlook", { model, ...asked });
+    const named = asModel();
+    const outlook = await ask("/v2/pliant/outlook", { ...named, ...asked });
     if (model !== page.model) return;
     curves.show(outlook, words || own);
-    const found = await ask("/v2/pliant/route", { model, length: $("ask-length").value || 0, ...asked });
+    const found = await ask("/v2/pliant/route", { ...named, length: $("ask-length").value || 0, ...asked });
     if (model === page.model) showExplanation(found, nameOf, colorOf);
   } catch (error) {
     if (error instanceof Refused) refuseExplanation(error.message);

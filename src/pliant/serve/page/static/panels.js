@@ -50,8 +50,8 @@ function mean(grid) {
   return all.length ? all.reduce((sum, bits) => sum + bits, 0) / all.length : 0;
 }
 
-/** What the session holds, within its budget; and of a budget that models share, each model's part. */
-export function showMemory(models, chosen, numbers) {
+/** What the session holds, within its budget; and of a budget that models share, each model's part, by `label`. */
+export function showMemory(models, chosen, numbers, label) {
   const memory = chosen.memory;
   const parts = [];
   const measured = (memory?.parts ?? []).reduce((sum, part) => sum + part.measured_bytes, 0);
@@ -73,14 +73,14 @@ export function showMemory(models, chosen, numbers) {
     parts.push(h("p", { class: "empty" }, "This session does not say what it holds."));
   }
   if (numbers.budget_bytes) {
-    const shares = models.map((model) => numbers.models[model.name]?.share).filter(Boolean);
+    const shares = models.filter((model) => numbers.models[model.key]?.share).map((model) => ({ ...numbers.models[model.key].share, name: label(model) }));
     parts.push(h("p", { class: "note" }, `All models share ${bytes(numbers.budget_bytes)}:`));
     parts.push(bar(shares.map((share, i) => ({ name: share.name, share: share.held_bytes / numbers.budget_bytes, color: `--c${i % 8}` }))));
     parts.push(table("Shares", [["Model"], ["Share", "n"], ["Held", "n"], ["Loading", "n"], ["Asked a minute", "n"]], shares.map((share, i) => [
       keyedCell(`var(--c${i % 8})`, share.name), bytes(share.share_bytes), bytes(share.held_bytes), share.loading_s ? seconds(share.loading_s) : "–", count(share.n_asked),
     ])));
   }
-  const key = JSON.stringify([memory, numbers.budget_bytes, models.map((model) => numbers.models[model.name]?.share)]);
+  const key = JSON.stringify([memory, numbers.budget_bytes, models.map((model) => [label(model), numbers.models[model.key]?.share])]);
   if ($("memory").dataset.key === key) return;
   $("memory").dataset.key = key;
   fill($("memory"), ...parts);
