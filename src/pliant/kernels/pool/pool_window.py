@@ -10,6 +10,7 @@ import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from typing import Literal
 
 from pliant.kernels.conv.conv_args import ImageLayout
@@ -295,7 +296,7 @@ def _power(f: Function, x: Value, p: Value) -> Value:
 
 
 def take_root(f: Function, x: Value, p: Value) -> Value:
-    """x ** (1 / p): x itself, its square root, or by Newton's method from above."""
+    """x ** (1 / p): x itself, its square root, or by Newton's method from above; NaN and infinity stay."""
 
     def newton() -> list[Value]:
         order = _like(f, f.cast("sitofp", p, scalar(x.type)), x.type)
@@ -306,7 +307,7 @@ def take_root(f: Function, x: Value, p: Value) -> Value:
                 power.carry([power.carried[0] * y])
             following = y - (y - x / power.carried[0]) / order
             loop.carry([f.select(following < y, following, y)])
-        return [f.select(x.compare("eq", 0.0), x, loop.carried[0])]
+        return [f.select((x > 0.0) & (x < inf), loop.carried[0], x)]
 
     def simple() -> list[Value]:
         return f.choose(p.compare("eq", 2), lambda: [f.intrinsic("llvm.sqrt", x.type, x)], lambda: [x])

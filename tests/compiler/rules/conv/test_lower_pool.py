@@ -121,6 +121,24 @@ def test_the_p_norm_takes_any_whole_power(p: int, cache: Path) -> None:
     np.testing.assert_allclose(got, want, rtol=2e-5)
 
 
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+@pytest.mark.parametrize("p", [1, 2, 3, 4])
+def test_the_p_norm_keeps_nan_infinity_and_overflow(p: int, layout: str, cache: Path) -> None:
+    """No root of such a sum is finite, at any power; other windows are as before."""
+    x = normal(1, 5, 8, 9)
+    x[0, 0, 2, 3], x[0, 1, 4, 4], x[0, 2, 7, 0], x[0, 3, 1, 1] = np.nan, np.inf, -np.inf, 3e38
+    windows = np.lib.stride_tricks.sliding_window_view(np.abs(x.astype(np.float64)), (2, 2), axis=(2, 3))
+    sums = np.sum(windows**p, axis=(4, 5))
+    want = np.where(sums < np.finfo(np.float32).max, sums ** (1 / p), sums + np.inf).astype(np.float32)
+    assert np.isnan(want).sum() == 4
+    attributes: dict[str, Any] = {"p": p, "kernel_shape": [2, 2]}
+    if layout == "nhwc":
+        x, want, attributes = last(x), last(want), {**attributes, "layout": "nhwc"}
+    types = [TensorType("float32", want.shape)]
+    (got,) = run_node("LpPool", [x], attributes, types=types, isa=AVX2, cache=cache)
+    np.testing.assert_allclose(got, want, rtol=2e-5)
+
+
 @pytest.mark.parametrize("dtype", ["float64", "int8", "uint8"])
 def test_a_maximum_exists_of_every_ordered_type(dtype: str, cache: Path) -> None:
     """Bytes compare by their own sign, and the start value must not win."""
