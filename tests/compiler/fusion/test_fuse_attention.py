@@ -122,6 +122,22 @@ def test_a_mask_by_where_is_added() -> None:
     assert_same(fused, c)
 
 
+@pytest.mark.parametrize("is_hidden_first", [False, True])
+@pytest.mark.parametrize("low", [-1e4, -1e9, float(np.finfo(np.float32).min)])
+def test_a_row_that_sees_no_key_gets_the_mean(low: float, is_hidden_first: bool) -> None:
+    """Its scores all become the same number, whatever they were; rows that see some keys keep theirs."""
+    c = _chain()
+    seen = np.ones((BATCH, 1, ROWS, 9), bool)
+    seen[0, 0, 2], seen[1, 0, :, 4:], seen[1, 0, 5] = False, False, False
+    c.constant("seen", seen ^ is_hidden_first, "bool")
+    q, k, v = _qkv(c)
+    scores = c.add("s", "Mul", c.add("qk", "MatMul", q, k), DIM**-0.5)
+    y = _attend(c, c.add("m", "Where", "seen", *((low, scores) if is_hidden_first else (scores, low))), v)
+    fused = fuse_attention(c.graph(y))
+    assert "FusedAttention" in [node.op for node in fused.nodes]
+    assert_same(fused, c)
+
+
 def test_scores_that_are_an_output_stay() -> None:
     """Whoever asks for attention weights gets them."""
     c = _chain()

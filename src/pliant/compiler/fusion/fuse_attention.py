@@ -17,7 +17,8 @@ from pliant.compiler.rewrite.view import View, whole_view
 from pliant.ir.graph import Attribute, Graph, Node, TensorType
 
 _HIDES = -1e4
-"""Replacing a score by a value up to this is equivalent to adding the value."""
+"""A score that is replaced by a value up to this gets no weight beside a score of ordinary size."""
+_LOWEST = float(np.finfo(np.float32).min)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +166,11 @@ def _match_where(
     constants: dict[str, np.ndarray],
     types: dict[str, TensorType],
 ) -> tuple[str, str] | None:
-    """Where(condition, scores, low) or Where(condition, low, scores) as scores and a mask to add."""
+    """Where(condition, scores, low) or Where(condition, low, scores) as scores and a mask to add.
+
+    A finite `low` becomes the lowest float: added to a score it absorbs the score, so that a row whose keys
+    are all hidden has equal scores, as in the model.
+    """
     graph = context.graph
     condition, *branches = where.inputs
     for i, low in enumerate(branches):
@@ -177,9 +182,14 @@ def _match_where(
             unused_name(graph, f"{where.outputs[0]}.mask"),
         )
         constants[zero] = np.zeros((), np.float32)
+        if np.isfinite(number) and number > _LOWEST:
+            hidden = unused_name(graph, f"{where.outputs[0]}.low")
+            constants[hidden] = np.array(_LOWEST, np.float32)
+        else:
+            hidden = low
         shape = graph.types[condition].shape
         types[mask] = TensorType("float32", shape)
-        parts = (low, zero) if i == 0 else (zero, low)
+        parts = (hidden, zero) if i == 0 else (zero, hidden)
         more.append(Node("Where", (condition, *parts), (mask,), {}, where.name))
         if graph.types[low].size == 1 and len(graph.types[low].shape) > len(shape):
             return None
