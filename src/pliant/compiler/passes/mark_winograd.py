@@ -2,7 +2,9 @@
 
 This algorithm needs a quarter of the multiplications and four times the weights, so enough tiles must share
 the weights. Contract: equal within rounding, with about twice the error of plain sums; constant weights; runs
-after layouts are chosen.
+after layouts are chosen. An output is a sum over the whole 6x6 input tile, in which pixels outside its window
+cancel: NaN, infinity or a value far larger than its neighbours affects all 4x4 outputs of each tile that
+holds it.
 """
 
 from dataclasses import replace
