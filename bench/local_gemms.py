@@ -88,7 +88,7 @@ def int8_pass(
         places[K, N] = (*activations(rows, K, N), q, scales)
     for layer, m, K, N in model.matrices():
         coded = model.layers[layer]
-        worth = int8_step(coded.resident.codebooks[6], isa)
+        worth = int8_step(coded.resident.codebooks[6], coded.resident.outlier_values, isa)
         made = decode_table_int8(coded.resident.codebooks[bits], bits, isa, worth)
         slices, table = _slices(coded, model, made, bits)
         a, c, bias, q, scales = places[K, N]

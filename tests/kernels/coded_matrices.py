@@ -85,7 +85,7 @@ def coded(
     depth, width = (rows // n, columns) if along_rows else (rows, columns // n)
     groups = width // 16
     books = codebooks(seed)
-    step = int8_step(books[6], isa)
+    step = int8_step(books[6], np.zeros(0, np.float32), isa)
     by_floats = decode_table_bf16 if is_bf16 else decode_table
     tables = {
         k: decode_table_int8(book, k, isa, step) if is_int8 else by_floats(book, k, isa)

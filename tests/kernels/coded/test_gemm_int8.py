@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pliant.kernels.coded.decode import int8_step
+from pliant.kernels.coded.decode import int8_step, round_to_steps
 from pliant.kernels.coded.gemm import ACTIVATIONS
 from pliant.kernels.coded.gemm_args import BF16, F16, F32
 from pliant.kernels.coded.int8.gemm_int8 import GemmInt8Args, gemm_int8_ir, scratch_bytes_int8, units_int8
@@ -27,7 +27,7 @@ ALL = (1, 2, 3, 4, 5, 6, F16, BF16, F32)
 
 def step(isa: Isa) -> np.float32:
     """What one step of a weight is worth."""
-    return np.float32(int8_step(codebooks()[6], isa))
+    return np.float32(int8_step(codebooks()[6], np.zeros(0, np.float32), isa))
 
 
 def height_of(isa: Isa, rows: int) -> int:
@@ -144,6 +144,16 @@ def test_no_sum_can_saturate(isa: Isa) -> None:
         assert largest < 2**8
         assert form.weight < 2**7
     assert 8192 * largest * min(form.weight, 127) < 2**31
+
+
+@pytest.mark.parametrize("isa", ISAS, ids=integer_name)
+def test_a_layer_of_outliers_alone_has_steps(isa: Isa) -> None:
+    """A codebook of zeros says nothing of the weights: the largest outlier has a centroid's steps."""
+    values = np.array([0.75, -0.25], np.float32)
+    worth = int8_step(np.zeros(64, np.float32), values, isa)
+    most = int8_form(isa).centroid
+    assert round_to_steps(values, worth).tolist() == [most, -round(most / 3)]
+    assert int8_step(np.zeros(64, np.float32), values[:0], isa) == 1.0
 
 
 @pytest.mark.parametrize("share", [0.003, 0.1], ids=["listed", "too many to list"])

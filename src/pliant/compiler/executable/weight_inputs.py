@@ -87,7 +87,8 @@ class LayerSlices:
 
 def weight_step(resident: ResidentLayer, isa: Isa) -> Float32[np.ndarray, "1"]:
     """The value of one int8 step of a layer's weights in integer products."""
-    return np.array([int8_step(resident.codebooks[max(resident.codebooks)], isa)], np.float32)
+    book = resident.codebooks[max(resident.codebooks)]
+    return np.array([int8_step(book, resident.outlier_values, isa)], np.float32)
 
 
 def decode_tables(resident: ResidentLayer, isa: Isa, compute: str) -> Mapping[int, np.ndarray]:

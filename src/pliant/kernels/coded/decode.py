@@ -54,12 +54,16 @@ def decode_table(codebook: Float[np.ndarray, "centroids"], bits: int, isa: Isa) 
     return _table(words, bits, isa, (16, 24))
 
 
-def int8_step(codebook: Float[np.ndarray, "centroids"], isa: Isa) -> float:
+def int8_step(
+    codebook: Float[np.ndarray, "centroids"], outliers: Float[np.ndarray, "outliers"], isa: Isa
+) -> float:
     """The value of one step of a layer's weights in the int8 GEMM.
 
-    Compute it from the six-bit codebook of the whole layer, whose extremes are those of all prefixes.
+    Compute it from the six-bit codebook of the whole layer, whose extremes are those of all prefixes, and
+    from its outliers, which are the only other weights if all centroids are 0.
     """
-    return float(np.float32(np.abs(codebook).max() / int8_form(isa).centroid or 1.0))
+    largest = np.abs(codebook).max() or np.abs(outliers).max(initial=0.0)
+    return float(np.float32(largest / int8_form(isa).centroid or 1.0))
 
 
 def decode_table_int8(

@@ -152,9 +152,11 @@ def _largest(
     codebook: Float32[np.ndarray, " levels"], outliers: Float32[np.ndarray, " outliers"], n: int
 ) -> float:
     """The largest centroid, or a larger value if too many outliers would exceed it: each such outlier costs
-    time.
+    time. The largest outlier if all centroids are 0.
     """
     top = float(np.abs(codebook).max())
+    if top == 0:
+        return float(np.abs(outliers).max(initial=0.0))
     allowed = n // _BEYOND
     if outliers.size <= allowed:
         return top

@@ -133,6 +133,18 @@ def test_int8_is_what_its_integers_say(bits: int, isa: Isa, cache: Path) -> None
     np.testing.assert_allclose(y, integers(a, b, bits, isa), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("isa", ISAS, ids=named)
+def test_int8_of_a_sparse_matrix_keeps_its_weights(isa: Isa, cache: Path) -> None:
+    """All weights but the outliers are 0, and so is the codebook: steps follow the outliers."""
+    a, b = normal(5, 256), np.zeros((256, 64), np.float32)
+    np.put_along_axis(b, np.argsort(normal(256, 64, seed=1), 0)[:4], 0.25, 0)
+    y = run(a, b, 6, isa=isa, is_int8=True, cache=cache)
+    np.testing.assert_allclose(y, integers(a, b, 6, isa), rtol=1e-5, atol=1e-5)
+    # Four activations, each rounded by at most half of a row's 127 steps.
+    bound = 4 * 0.25 * (a.max() - a.min()) / 127
+    np.testing.assert_allclose(y, a.astype(np.float64) @ b, atol=bound)
+
+
 @settings(max_examples=25)
 @given(st.integers(1, 20), st.integers(32, 150), st.integers(16, 90), st.integers(1, 6), st.booleans())
 def test_any_shape(rows: int, depth: int, columns: int, bits: int, is_int8: bool) -> None:
