@@ -5,7 +5,8 @@ of a tensor, and `ByteMatMulInteger` (see compiler.rules.product.lower_byte_matm
 residual are kept. Matrices of fewer than 32 rows, 16 columns or 4096 weights stay in float32; for fp32,
 matrices that are already integers with scales are unchanged. Contract: the same graph with each column of a
 matrix rounded to 255 equal steps, or to as many as the processor's sums hold; for int8 each row of
-activations is rounded as well. This step is an option, not a pass that can be switched off.
+activations is rounded as well, and products of K beyond MOST_DEPTH are as for fp32. This step is an option,
+not a pass that can be switched off.
 """
 
 from dataclasses import replace
@@ -17,6 +18,7 @@ from pliant.compiler.rewrite.view import input_view
 from pliant.errors import GraphError
 from pliant.ir.graph import Attribute, Graph, Node
 from pliant.kernels.coded.int8.gemm_int8 import padded_int8
+from pliant.kernels.coded.int8_form import MOST_DEPTH
 from pliant.models.encoder.encoder_graph import ComputeDtype
 
 
@@ -43,7 +45,7 @@ def _round(graph: Graph, node: Node, rounded: RowRounder, compute: ComputeDtype)
     inputs = [p.b.tensor, scales, zeros, p.bias, p.residual]
     while not inputs[-1]:
         inputs.pop()
-    rows = as_rows(p.a) if compute == "int8" else None
+    rows = as_rows(p.a) if compute == "int8" and p.b.shape[0] <= MOST_DEPTH else None
     if rows is not None:
         before, q = rounded.integers(rows, padded_int8(p.b.shape[0]), is_resident=True)
         return (*before, Node("ByteMatMulInteger", (*q, *inputs), node.outputs, attributes, node.name))

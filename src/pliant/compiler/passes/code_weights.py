@@ -6,9 +6,9 @@ products of a tensor, and `PlaneMatMulInteger` (see compiler.rules.product.lower
 residual are kept. The following stay in float32: matrices of fewer than 32 rows, 16 columns or 4096 weights,
 matrices that would not get smaller or that hold values that are not finite, and constants that other
 operators read (an embedding stays mapped). Contract: the same graph with each matrix replaced by its decoded
-codes (store.matrix); for int8 within the rounding of `QuantizeRows` and of the codebook's steps, for bf16
-within the rounding of both factors to eight bits. This step is an option, not a pass that can be switched
-off.
+codes (store.matrix); for int8 within the rounding of `QuantizeRows` and of the codebook's steps (float32 if
+K exceeds MOST_DEPTH), for bf16 within the rounding of both factors to eight bits. This step is an option, not
+a pass that can be switched off.
 """
 
 from dataclasses import replace
@@ -24,6 +24,7 @@ from pliant.compiler.rewrite.round_rows import RowRounder, as_rows
 from pliant.compiler.rewrite.view import input_view, read_view
 from pliant.errors import GraphError
 from pliant.ir.graph import Attribute, Graph, Node, TensorType
+from pliant.kernels.coded.int8_form import MOST_DEPTH
 from pliant.models.encoder.encoder_graph import ComputeDtype
 from pliant.store.coding.matrix import CodedMatrix
 
@@ -74,9 +75,11 @@ class _WeightCoder:
         added = [p.bias, p.residual]
         while added and not added[-1]:
             added.pop()
-        rows = None if self.compute == "fp32" else as_rows(p.a)
+        is_int8 = self.compute == "int8"
+        stays_float = self.compute == "fp32" or (is_int8 and p.b.shape[0] > MOST_DEPTH)
+        rows = None if stays_float else as_rows(p.a)
         if rows is not None:
-            is_int8, depth = self.compute == "int8", matrix.segment_rows * matrix.n_segments
+            depth = matrix.segment_rows * matrix.n_segments
             before, q = (self.rounded.integers if is_int8 else self.rounded.bfloats)(rows, depth)
             op = "PlaneMatMulInteger" if is_int8 else "PlaneMatMulBfloat"
             return (*before, Node(op, (*q, *parts, *added), node.outputs, attributes, node.name))

@@ -5,6 +5,11 @@ from dataclasses import dataclass, replace
 from pliant.kernels.emit.isa import Isa
 from pliant.kernels.product.integer_dots import left_is_signed
 
+MOST_SUM = 2**31 - 1
+"""The largest sum of products, int32."""
+MOST_DEPTH = MOST_SUM // (255 * 127)
+"""The most rows of K for integer products: sums of the largest bytes fit int32."""
+
 
 @dataclass(frozen=True, slots=True)
 class Int8Form:
@@ -17,6 +22,8 @@ class Int8Form:
 
     `words_per_widening` is the number of words of K whose byte products are added in 16 bits before widening.
     With `is_resident`, weights are stored as bytes with a scale per column, and have no outliers.
+
+    int16 activations of rows longer than 8260 have fewer steps (`levels`).
     """
 
     is_bytes: bool
@@ -31,6 +38,14 @@ class Int8Form:
     def packing(self) -> int:
         """Rows of K in one i32 word of A."""
         return 4 if self.is_bytes else 2
+
+    def levels(self, depth: int) -> int:
+        """Steps between 0 and a row's extreme, or for bytes between both: sums over `depth` weights of
+        `centroid` steps fit int32, for bytes up to MOST_DEPTH.
+        """
+        if self.is_bytes:
+            return 2 * self.activation + 1
+        return min(self.activation, MOST_SUM // (self.centroid * depth))
 
     @property
     def is_widened(self) -> bool:

@@ -84,6 +84,26 @@ def test_int8_is_what_its_integers_say_on_every_row(rows: int, isa: Isa, cache: 
     np.testing.assert_allclose(y, wanted(a, b, "int8", isa), **TOLERANCE)
 
 
+@pytest.mark.parametrize("isa", INTEGER_ROWS, ids=integer_name)
+@pytest.mark.parametrize("depth", [8256, 8320, 66_311])
+def test_sums_of_the_largest_products_do_not_overflow(depth: int, isa: Isa, cache: Path) -> None:
+    """All rounded to their largest integers, both signs: 32 bits hold each sum, in fewer steps if need be."""
+    a, b = np.ones((2, depth), np.float32), np.ones((depth, 16), np.float32)
+    a[1] = -1
+    y = run(graph_of(a, b), {"a": a}, "int8", isa=isa, cache=cache)
+    np.testing.assert_allclose(y, a.astype(np.float64) @ b, rtol=1e-5)
+
+
+def test_longer_sums_than_int32_holds_are_float() -> None:
+    """255 * 127 times K beyond 66 311 exceeds int32: activations stay in float32."""
+    a, b = np.ones((1, 66_400), np.float32), np.ones((66_400, 16), np.float32)
+    graph = graph_of(a, b)
+    assert [node.op for node in byte_weights(graph, "int8").nodes] == ["ByteMatMul"]
+    library, pool = machine(HERE)
+    y = open_image(make_image(byte_weights(graph, "int8"), Target(HERE, 2)), pool, library).run({"a": a})["y"]
+    np.testing.assert_allclose(y, np.full((1, 16), 66_400.0), rtol=1e-5)
+
+
 @settings(max_examples=15, deadline=None)
 @given(
     rows=st.integers(1, 40),

@@ -145,6 +145,24 @@ def test_int8_of_a_sparse_matrix_keeps_its_weights(isa: Isa, cache: Path) -> Non
     np.testing.assert_allclose(y, a.astype(np.float64) @ b, atol=bound)
 
 
+@pytest.mark.parametrize("isa", ISAS, ids=named)
+@pytest.mark.parametrize("depth", [8320, 66_311])
+def test_sums_of_the_largest_products_do_not_overflow(depth: int, isa: Isa, cache: Path) -> None:
+    """All rounded to their largest integers, both signs: 32 bits hold each sum, in fewer steps if need be."""
+    a, b = np.ones((2, depth), np.float32), np.ones((depth, 16), np.float32)
+    a[1] = -1
+    y = run(a, b, 2, isa=isa, is_int8=True, cache=cache)
+    np.testing.assert_allclose(y, a.astype(np.float64) @ b, rtol=1e-5)
+
+
+def test_longer_sums_than_int32_holds_are_float() -> None:
+    """255 * 127 times K beyond 66 311 exceeds int32: activations stay in float32."""
+    a, b = np.ones((1, 66_400), np.float32), np.ones((66_400, 16), np.float32)
+    types = {x: TensorType("float32", shape) for x, shape in (("a", a.shape), ("b", b.shape), ("y", (1, 16)))}
+    graph = Graph((Node("MatMul", ("a", "b"), ("y",), {}, "it"),), ("a",), ("y",), types, {"b": b})
+    assert [node.op for node in code_weights(graph, CachingCoder(2), "int8").nodes] == ["PlaneMatMul"]
+
+
 @settings(max_examples=25)
 @given(st.integers(1, 20), st.integers(32, 150), st.integers(16, 90), st.integers(1, 6), st.booleans())
 def test_any_shape(rows: int, depth: int, columns: int, bits: int, is_int8: bool) -> None:

@@ -10,7 +10,7 @@ from functools import partial
 
 from pliant.kernels.coded.int8.fill_int8 import round_to_integer
 from pliant.kernels.coded.int8.tile_int8 import tile_shape
-from pliant.kernels.coded.int8_form import Int8Form, int8_form, resident_form
+from pliant.kernels.coded.int8_form import MOST_SUM, Int8Form, int8_form, resident_form
 from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.isa import Isa
 from pliant.kernels.emit.values import Value, vector
@@ -68,7 +68,7 @@ def round_rows_ir(isa: Isa, *, is_resident: bool = False) -> str:
             first = row // height * height
             in_block = f.least(n_rows - first, height)
             to = f.at(q, first * (depth // form.packing) + (row - first), "i32")
-            by, scale, zero = _steps(f, form, *_extremes(f, source, n_columns))
+            by, scale, zero = _steps(f, form, depth, *_extremes(f, source, n_columns))
             f.store(scale, f.at(scales, row * 2))
             f.store(zero, f.at(scales, row * 2 + 1, "i32"))
             write = partial(_write_row, f, form, source, (n_columns, depth), by=by, zero=zero)
@@ -110,14 +110,19 @@ def _extremes(f: Function, source: Value, n: Value) -> tuple[Value, Value, Value
     return low, high, tainted
 
 
-def _steps(f: Function, form: Int8Form, low: Value, high: Value, taint: Value) -> tuple[Value, Value, Value]:
-    """(steps in 1.0, value of a step, zero point) of a row."""
+def _steps(
+    f: Function, form: Int8Form, depth: Value, low: Value, high: Value, taint: Value
+) -> tuple[Value, Value, Value]:
+    """(steps in 1.0, value of a step, zero point) of a row: `Int8Form.levels` of `depth`."""
     if form.is_bytes:
-        levels, size = float(2 * form.activation + 1), high - low
+        whole = float(2 * form.activation + 1)
+        levels, inverse, size = f.const(whole, "float"), f.const(1.0 / whole, "float"), high - low
     else:
-        levels, size = float(form.activation), _most(high, -low)
-    by = f.select(size > 0.0, f.const(levels, "float") / size, f.const(0.0, "float"))
-    scale = size * (1.0 / levels) + taint
+        fit = f.least(f.const(MOST_SUM // form.centroid) // depth, form.activation)
+        levels, size = f.cast("sitofp", fit, "float"), _most(high, -low)
+        inverse = f.const(1.0, "float") / levels
+    by = f.select(size > 0.0, levels / size, f.const(0.0, "float"))
+    scale = size * inverse + taint
     if not form.is_bytes:
         return by, scale, f.const(0, "i32")
     return by, scale, round_to_integer(f, -low * by) + form.lowest
