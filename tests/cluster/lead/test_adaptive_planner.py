@@ -4,10 +4,16 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pliant.cluster.control.messages import Note
 from pliant.cluster.lead.adaptive_planner import AdaptivePlanner
+from pliant.cluster.lead.lead_run import RunRecord
+from pliant.cluster.lead.margin import Margins
+from pliant.cluster.lead.predict import Prediction
+from pliant.cluster.member.ready_plan import ReadyPlan
+from pliant.cluster.session.cluster_details import details_of
 from pliant.ir.capability import Capability, Interface
 from pliant.ir.partition import Partition, Share
 from pliant.models.encoder.encoder_spec import EncoderSpec
@@ -39,6 +45,13 @@ def split(spec: EncoderSpec, tokens: int, devices: Collection[str]) -> Partition
     heads, rows = spec.n_heads // 2, tokens // 2
     shares = Share("p", heads, rows), Share("a", spec.n_heads - heads, tokens - rows)
     return Partition("ws", "p", shares, tokens)
+
+
+def record(held: ReadyPlan, solved: Prediction, factor: float) -> RunRecord:
+    """The record of a run that took `factor` times as long as predicted."""
+    spans = [replace(span, start_s=factor * span.start_s, end_s=factor * span.end_s) for span in solved.spans]
+    plans = (held,) * held.n_segments
+    return RunRecord(np.zeros(1), factor * solved.seconds, plans, (), solved.program, tuple(spans), ())
 
 
 @pytest.fixture
@@ -97,6 +110,56 @@ def test_held_plans_are_reconsidered_too(monkeypatch: pytest.MonkeyPatch) -> Non
             assert planner.begin(cluster.source, 8, ()).partition.participants == ("p", "a")
             planner.begin(cluster.source, 8, ())
             assert len(searches.lengths) == 2
+
+
+@pytest.mark.usefixtures("quick_links")
+@pytest.mark.parametrize("is_shared_still", [False, True])
+def test_plans_of_a_kind_in_doubt_are_searched_once_more(
+    monkeypatch: pytest.MonkeyPatch, is_shared_still: bool
+) -> None:
+    """A split that is predicted to be quicker, but must save more than it does, stayed in use."""
+    searches, is_shared = Searches(), True
+
+    def choose(spec: EncoderSpec, tokens: int, devices: Collection[str], *_: Any) -> Partition:
+        alone = searches.choose(spec, tokens)
+        return split(spec, tokens, devices) if is_shared else alone
+
+    with FakeCluster() as cluster:
+        cluster.add("a")
+        cluster.primary.wait_for(1, 10.0)
+        monkeypatch.setattr(cluster.primary, "clock", searches.clock)
+        with AdaptivePlanner(cluster.primary, lambda: 10**9, choose) as planner:
+            shared = planner.begin(cluster.source, 8, ())
+            is_shared = is_shared_still
+            searches.now_s += 5.0
+            planner.doubt("1d")
+            assert planner.begin(cluster.source, 8, ()) is shared, "of another kind"
+            assert len(searches.lengths) == 1
+            planner.doubt("ws")
+            found = planner.begin(cluster.source, 8, ())
+            assert (found is shared) == is_shared_still
+            assert planner.begin(cluster.source, 8, ()) is found
+            assert found.partition.participants == (("p", "a") if is_shared_still else ("p",))
+            assert len(searches.lengths) == 2
+
+
+@pytest.mark.usefixtures("quick_links")
+def test_runs_that_took_longer_than_predicted_put_their_plan_in_doubt() -> None:
+    """The saving that a split needs was read at the next search alone, which a held plan does not have."""
+    margins = Margins()
+
+    def choose(spec: EncoderSpec, tokens: int, devices: Collection[str], *_: Any) -> Partition:
+        return split(spec, tokens, devices if margins.least_gain["ws"] < 0.5 else ())
+
+    with FakeCluster() as cluster:
+        cluster.add("a")
+        cluster.primary.wait_for(1, 10.0)
+        with AdaptivePlanner(cluster.primary, lambda: 10**9, choose) as planner:
+            for _ in range(2):
+                held = planner.begin(cluster.source, 8, ())
+                assert held.partition.participants == ("p", "a")
+                details_of(record(held, planner.prediction_of(held), 3.0), planner, margins)
+            assert planner.begin(cluster.source, 8, ()).partition.participants == ("p",)
 
 
 @pytest.mark.parametrize(("is_inside", "workers"), [(False, ""), (True, ""), (True, "a")])

@@ -110,6 +110,21 @@ def test_a_split_that_was_given_up_is_tried_again() -> None:
     assert 100 <= n <= 500
 
 
+def test_plans_are_in_doubt_whenever_their_kind_must_save_more() -> None:
+    """A split that was tried again stayed in use for its lengths, however slow it was then."""
+    margins = Margins()
+    assert [margins.observe(split(), 1.0, 3.0) for _ in range(5)] == [None, "ws", None, None, None]
+    assert {margins.observe(SINGLE, 1.0, 1.0) for _ in range(200)} == {None}
+    assert [margins.observe(split(), 1.0, 3.0) for _ in range(3)] == [None, "ws", None]
+
+
+def test_plans_stay_in_use_while_predictions_of_their_kind_are_as_exact_as_ever() -> None:
+    """Each doubt costs a search for every length."""
+    margins, rng = Margins(), np.random.default_rng(3)
+    found = [margins.observe(split(), 1.0, seconds) for seconds in rng.lognormal(0.0, 0.13, 2000)]
+    assert sum(kind is not None for kind in found) <= 0.015 * len(found)
+
+
 @given(
     st.lists(
         st.tuples(

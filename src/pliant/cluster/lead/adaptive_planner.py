@@ -13,8 +13,10 @@ from typing import final
 from pliant.cluster.control.messages import Note
 from pliant.cluster.lead.choose_partition import PartitionChooser
 from pliant.cluster.lead.lead_run import Pause
+from pliant.cluster.lead.margin import PlanKind, kind_of
 from pliant.cluster.lead.partition_cache import PartitionCache
 from pliant.cluster.lead.plan_distribution import PlanNotReadyError, select_recent
+from pliant.cluster.lead.plan_inputs import LayerEstimate, PlanChange, PlanInputs
 from pliant.cluster.lead.plan_memory import fits, new_bytes
 from pliant.cluster.lead.predict import Prediction, is_next, is_search_futile, layer_seconds, repredict
 from pliant.cluster.lead.primary import Primary
@@ -42,33 +44,6 @@ class Switch:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class _PlanInputs:
-    """A plan's inputs, the bytes of each device's weights, and those of all layers."""
-
-    solved: Prediction
-    need: Mapping[str, int]
-    whole_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class _PlanChange:
-    """The plan to change to, and why; `held` is None if memory does not suffice beside the current plan."""
-
-    solved: Prediction
-    reason: str
-    held: ReadyPlan | None
-
-
-@dataclass(frozen=True, slots=True)
-class _LayerEstimate:
-    """The time of a plan's layer by a topology other than its own."""
-
-    solved: Prediction
-    topology: Topology
-    layer_s: float
-
-
 @final
 class AdaptivePlanner:
     """A `RunPlanner`; a context manager, whose thread solves and waits for members beside the run.
@@ -92,14 +67,14 @@ class AdaptivePlanner:
         self._primary, self._choose = primary, choose
         self._known = TopologyTracker(primary, free_bytes, is_measuring=is_measuring, on_event=on_event)
         self._coding, self._is_adaptive, self._on_event = coding, is_adaptive, on_event
-        self._plans: dict[int, _PlanInputs] = {}
+        self._plans: dict[int, PlanInputs] = {}
         self._found = PartitionCache(primary.clock, is_free=is_measuring)
         self._held: list[ReadyPlan] = []
-        self._pending: Future[_PlanChange | None] | None = None
-        self._better: _PlanChange | None = None
+        self._pending: Future[PlanChange | None] | None = None
+        self._better: PlanChange | None = None
         self._tight: ReadyPlan | None = None
         self._stuck: set[int] = set()
-        self._felt: _LayerEstimate | None = None
+        self._felt: LayerEstimate | None = None
         self._load_Bps: dict[str, float] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="pliant-steer")
         self._without: frozenset[str] = frozenset()
@@ -220,6 +195,16 @@ class AdaptivePlanner:
             self._plans[number] = replace(plan, solved=replace(plan.solved, is_due=True))
         return self._known.reconsider()
 
+    def doubt(self, kind: PlanKind) -> None:
+        """Search anew for plans of a kind that must save more than when they were chosen.
+
+        A plan of another kind is then used instead, even if it is predicted to be slower.
+        """
+        self._found.drop(kind)
+        for number, plan in list(self._plans.items()):
+            if kind_of(plan.solved.partition) == kind:
+                self._plans[number] = replace(plan, is_doubted=True)
+
     def forget(self, source: EncoderSource) -> None:
         """Free all plans of a model on all members. No run may be in progress."""
         if self._pending is not None:
@@ -251,7 +236,7 @@ class AdaptivePlanner:
             return solved.layer_s
         felt = self._felt
         if felt is None or felt.solved is not solved or not is_alike(felt.topology, topology):
-            self._felt = felt = _LayerEstimate(solved, topology, layer_seconds(solved, topology))
+            self._felt = felt = LayerEstimate(solved, topology, layer_seconds(solved, topology))
         return felt.layer_s
 
     def _recovered(self, held: ReadyPlan) -> tuple[str, ...]:
@@ -283,16 +268,19 @@ class AdaptivePlanner:
             is_of_all = plan.solved.topology.capabilities.keys() == here
             if is_same and is_of_all and self._primary.plans.is_held(held):
                 self._held = [*(one for one in self._held if one is not held), held]
-                is_due = plan.solved.is_due and not self._found.is_paused
+                is_due = (plan.solved.is_due or plan.is_doubted) and not self._found.is_paused
                 if not self._is_adaptive or not (is_due or self._reason(held) or self._recovered(held)):
                     return held
                 anew = self.solve(source.spec, tokens, self._without)
                 if not here <= anew.topology.capabilities.keys():  # a member left at this moment
                     return None
+                if plan.is_doubted and kind_of(anew.partition) != kind_of(held.partition):
+                    return None
                 now = repredict(plan.solved, anew.topology)
                 tight = adapt.find_overloaded(plan.need, anew.topology)
                 if not tight and not is_next(now, anew):
-                    self._plans[held.number] = replace(plan, solved=replace(now, is_due=anew.is_due))
+                    solved = replace(now, is_due=anew.is_due)
+                    self._plans[held.number] = replace(plan, solved=solved, is_doubted=False)
                     return held
                 return None
         return None
@@ -320,7 +308,7 @@ class AdaptivePlanner:
         loads[self._primary.name] = held.runner.loaded.n_bytes, held.runner.loaded.seconds
         self._load_Bps |= {name: n / seconds for name, (n, seconds) in loads.items() if n and seconds > 0}
         need, whole_bytes = weight_bytes(spec, partition), whole_weight_bytes(spec)
-        self._plans[held.number] = _PlanInputs(solved, need, whole_bytes)
+        self._plans[held.number] = PlanInputs(solved, need, whole_bytes)
         self._held.append(held)
         return held
 
@@ -334,7 +322,7 @@ class AdaptivePlanner:
         self.switches.append(Switch(number, reason))
         self._on_event(f"new plan from segment {number}: {reason}")
 
-    def _find_better(self, current: ReadyPlan, n_layers: int) -> _PlanChange | None:
+    def _find_better(self, current: ReadyPlan, n_layers: int) -> PlanChange | None:
         """On the steering thread: return a better plan, held ready if memory allows; None if none pays."""
         reason = self._reason(current)
         if reason is None or self._is_in_vain(current, n_layers):
@@ -360,11 +348,11 @@ class AdaptivePlanner:
             self._plans[current.number] = replace(plan, solved=replace(now, is_due=is_next(now, solved)))
             return None
         if not is_beside:
-            return _PlanChange(solved, reason, None)
+            return PlanChange(solved, reason, None)
         if not fits(source, solved, self._held):
             self._forget([current])
         try:
-            return _PlanChange(solved, reason, self._prepare(source, solved))
+            return PlanChange(solved, reason, self._prepare(source, solved))
         except PlanNotReadyError:
             return None
 
@@ -386,7 +374,7 @@ class AdaptivePlanner:
         new = new_bytes(source, partition, self._held)
         return max(n / self._load_Bps.get(name, _LOAD_BPS) for name, n in new.items())
 
-    def _take_pending(self) -> _PlanChange | None:
+    def _take_pending(self) -> PlanChange | None:
         pending, self._pending = self._pending, None
         assert pending is not None
         try:

@@ -36,6 +36,8 @@ be retried. The two runs needed to abandon it again are 1 % of them.
 
 _WORSE = 1.25
 """A factor that may prevent the choice of a split that would pay."""
+_RAISED = 1.15
+"""A rise of a kind's bound that puts its plans in doubt: 1 % of runs at a standard deviation of 13 %."""
 
 
 @final
@@ -51,10 +53,15 @@ class Margins:
         self._bounds = {kind: AdaptiveBound() for kind in PRIOR}
         self._n_since: Counter[PlanKind] = Counter()
         self.least_gain: Gains = self._gains()
+        self._lowest = dict(self.least_gain)
+        """The lowest gains that plans in use may have been chosen with."""
 
-    def observe(self, partition: Partition, predicted_s: float, seconds: float) -> None:
-        """Record that a run by `partition` took `seconds`; `predicted_s` was predicted at its choice."""
-        kind = _kind(partition)
+    def observe(self, partition: Partition, predicted_s: float, seconds: float) -> PlanKind | None:
+        """Record that a run by `partition` took `seconds`; `predicted_s` was predicted at its choice.
+
+        Returns its kind if present plans of that kind may have been chosen with a clearly lower bound.
+        """
+        kind = kind_of(partition)
         for other in PRIOR.keys() - {kind}:
             self._n_since[other] += 1
             if self._n_since[other] == _N_FORGOTTEN:
@@ -62,14 +69,23 @@ class Margins:
         if kind is not None:
             self._n_since[kind] = 0
             self._bounds[kind].observe(PRIOR[kind].times(predicted_s), seconds)
-        self.least_gain = self._gains()
+        gains = self._replace_gains()
+        if kind is None or 1 - self._lowest[kind] <= _RAISED * (1 - gains[kind]):
+            return None
+        self._lowest[kind] = gains[kind]
+        return kind
 
     def forget(self) -> bool:
         """Reset to the priors; return whether some predictions had turned out worse."""
         is_worse = any(bound.factor() > _WORSE for bound in self._bounds.values())
         self._bounds = {kind: AdaptiveBound() for kind in PRIOR}
-        self.least_gain = self._gains()
+        self._replace_gains()
         return is_worse
+
+    def _replace_gains(self) -> Gains:
+        self.least_gain = gains = self._gains()
+        self._lowest = {kind: min(gain, gains[kind]) for kind, gain in self._lowest.items()}
+        return gains
 
     def _gains(self) -> Gains:
         return {
@@ -78,7 +94,7 @@ class Margins:
         }
 
 
-def _kind(partition: Partition) -> PlanKind | None:
+def kind_of(partition: Partition) -> PlanKind | None:
     """Return None for the primary alone, the reference of all other plans."""
     if len(partition.participants) > 1:
         return partition.mode

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import final
 
+from pliant.cluster.lead.margin import PlanKind, kind_of
 from pliant.cluster.lead.predict import Prediction, layer_seconds, predict
 from pliant.cluster.net.activation_coding import Coding
 from pliant.cluster.watch.adapt import Topology, find_overloaded, find_recovered, reason_to_solve
@@ -142,6 +143,10 @@ class PartitionCache:
         fits = [one for one in alone if not find_overloaded(weight_bytes(spec, one), topology)]
         every = (predict(spec, one, topology, coding) for one in (cut, *fits))
         return min(every, key=lambda one: one.seconds)
+
+    def drop(self, kind: PlanKind) -> None:
+        """Drop all of a kind; searches stay paused for other partitions."""
+        self._found = tuple(one for one in self._found if kind_of(one.solved.partition) != kind)
 
     def clear(self) -> None:
         """Drop all, so that each later request is searched again."""

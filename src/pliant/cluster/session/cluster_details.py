@@ -42,13 +42,18 @@ class ClusterDetails:
 
 
 def details_of(led: RunRecord, planner: AdaptivePlanner, margins: Margins) -> ClusterDetails:
-    """Return a finished run's details; `margins` learn from runs of one plan without faults."""
+    """Return a finished run's details; `margins` learn from runs of one plan without faults.
+
+    If a kind of plan must save more from now on, `planner` searches anew for its plans of that kind.
+    """
     solved = [planner.prediction_of(held) for held in led.plans]
     predicted = _predicted(led.program, solved)
     is_whole = all(span.state is SpanState.RAN for span in led.spans)
     if is_whole and not led.faults and len({held.number for held in led.plans}) == 1:
         predicted_s, layers_s = (_layers_s(led.program, one) for one in (predicted, led.spans))
-        margins.observe(led.plans[0].partition, predicted_s, layers_s)
+        raised = margins.observe(led.plans[0].partition, predicted_s, layers_s)
+        if raised is not None:
+            planner.doubt(raised)
     exchanges = [step.work for step in led.program.steps if isinstance(step.work, Exchange)]
     return ClusterDetails(
         run_s=led.seconds,
