@@ -17,7 +17,7 @@ import pytest
 import pliant
 from pliant.api import open_elastic as api
 from pliant.api.resolve import resolve, shipped_models
-from pliant.errors import BudgetError, InputError, ModelError, StoreError
+from pliant.errors import BudgetError, InputError, ModelError, ProfileError, StoreError
 from pliant.ir.device import DeviceProfile
 from pliant.kernels.emit.isa import X86_64
 from pliant.models.hf.checkpoint import open_checkpoint
@@ -122,6 +122,16 @@ def test_a_kept_profile_of_another_format_is_measured_again_and_the_user_told(
     first, again = told
     assert first == "profiling this device"
     assert "it has format 99" in again
+
+
+def test_a_profile_of_a_few_lengths_is_one_of_all_inputs(model: Path, cache: Path, tmp_path: Path) -> None:
+    """It replaces the device's profile: without the limit, longer inputs would be planned as these."""
+    how = api.MeasurementOptions(lengths=(4, 8), seconds=0.05)
+    with api.open_packed_store(resolve(model), cache) as store:
+        assert api.profile_of(store, tmp_path, 1, measurement=how).lengths == (4, 8, store.spec.max_tokens)
+        assert api.profile_of(store, tmp_path, 1).lengths == (4, 8, store.spec.max_tokens)
+        with pytest.raises(ProfileError, match="not within"):
+            api.profile_of(store, tmp_path, 1, measurement=replace(how, lengths=()))
 
 
 def test_other_planes_kernels_or_disks_have_a_profile_of_their_own(

@@ -330,7 +330,7 @@ def profile_of(
             engine,
             n_threads=n_threads,
             compute=compute,
-            lengths=how.lengths,
+            lengths=how.lengths and (*how.lengths, store.spec.max_tokens),
             widths=how.widths,
             seconds=how.seconds,
             on_progress=on_measure,
@@ -347,7 +347,11 @@ def _can_be_better(path: Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class MeasurementOptions:
-    """Options of a measurement: None for the default lengths and the trained widths; approximate seconds."""
+    """Options of a measurement: None for the default lengths and the trained widths; approximate seconds.
+
+    The longest input of the model is measured with any `lengths`: inputs longer than all measured ones would
+    be planned as if they were as long as the longest of these.
+    """
 
     lengths: tuple[int, ...] | None = None
     widths: tuple[int, ...] | None = None

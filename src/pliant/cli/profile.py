@@ -37,7 +37,8 @@ class ProfileArguments:
     lengths: Annotated[
         str | None,
         typer.Option(
-            help="Input lengths, such as 16,32,64.", show_default="16..256 and the limit; 64 without a plan"
+            help="Input lengths, such as 16,32,64; a text encoder's limit is measured with them.",
+            show_default="16..256 and the limit; 64 without a plan",
         ),
     ] = None
     threads: Threads = None
