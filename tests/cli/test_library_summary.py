@@ -1,5 +1,6 @@
 """`pliant compile --emit c` on text models: what it says, and what it refuses."""
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -71,6 +72,22 @@ def test_what_cannot_be_is_refused_and_nothing_written(
     assert done.exit_code != 0
     assert said in done.output.replace("\n", " ")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_profile_determines_the_threads_of_a_library(
+    cli: Cli, as_json: Callable[..., Any], model: Path, tmp_path: Path
+) -> None:
+    """Times of three threads say nothing of a library that is cut for another number of them."""
+    profile, out = tmp_path / "pi.json", tmp_path / "out"
+    profile.write_text(json.dumps(as_json("profile", model, "--threads", "3", "--seconds", "0.1")))
+    words = ("compile", model, "--emit", "c", "--latency", "9s", "--length", "16", "-o", out)
+    refused = cli(*words, "--profile", profile, "--threads", "2")
+    assert refused.exit_code == 1
+    assert "of 3 threads, and the library of 2; give --threads 3" in " ".join(refused.output.split())
+    assert not out.exists()
+    for threads in ((), ("--threads", "3")):
+        done = cli(*words, "--profile", profile, *threads)
+        assert done.exit_code == 0, done.output
 
 
 def test_a_directory_of_something_else_is_kept(cli: Cli, model: Path, tmp_path: Path) -> None:

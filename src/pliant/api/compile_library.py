@@ -18,6 +18,7 @@ from pliant.ir.device import DeviceProfile
 from pliant.models.encoder.encoder_graph import ComputeDtype
 from pliant.models.tokenizer import open_tokenizer
 from pliant.plan.plan import Plan
+from pliant.profile.measure_device import subject_of
 from pliant.profile.profile_cache import load_profile, unreadable_reason
 from pliant.run.submodel.engine import runs_of
 from pliant.run.submodel.plans.submodel_planner import SessionOptions, planner_of
@@ -30,8 +31,8 @@ class LibraryOptions:
     """Options of a library: `targets_s` increase, inputs have at most `length` tokens.
 
     Every target holds for all lengths; a recurrent model has no targets. `working_bytes` limits the memory
-    for layers that are being read. `profile` is a file written by `pliant profile` on the target device;
-    without it, plans are made for this machine.
+    for layers that are being read. `profile` is a file written by `pliant profile` on the target device, with
+    this model, arithmetic and number of threads; without it, plans are made for this machine.
     """
 
     targets_s: tuple[float, ...]
@@ -74,8 +75,8 @@ def compile_elastic(
     """Write an elastic model as the C library `name` into the directory `out`, completely or not at all.
 
     Raises BudgetError naming the nearest feasible target if a target cannot be met at `options.length`;
-    InputError for a length that the model does not read, a profile that cannot be read, and if `out` cannot
-    be written; StoreError and ModelError as opening does.
+    InputError for a length that the model does not read, a profile that cannot be read or is of something
+    else, and if `out` cannot be written; StoreError and ModelError as opening does.
     """
     if not options.targets_s:
         raise InputError(
@@ -172,8 +173,30 @@ def _profile(store: Store, options: LibraryOptions, on_progress: OnProgress) -> 
     """Return the given profile of the target device, or this device's."""
     if options.profile is None:
         return profile_of(store, cache_folder(), options.target.n_threads, options.compute, on_progress)
-    found = load_profile(options.profile)
+    found = read_profile(options.profile)
+    path, n_threads, subject = options.profile, options.target.n_threads, subject_of(store, options.compute)
+    if found.n_threads != n_threads:
+        raise InputError(
+            f"the profile {path} is of {found.n_threads} threads, and the library of {n_threads}; give "
+            f"--threads {found.n_threads}, or a profile made with pliant profile --threads {n_threads}."
+        )
+    if found.subject != subject:
+        raise InputError(
+            f"the profile {path} is of {found.subject}, and the library of {subject}; make one on the target "
+            f"device with pliant profile of this model and --compute {options.compute}."
+        )
+    if options.length > (longest := found.lengths[-1]):
+        raise InputError(
+            f"the profile {path} has inputs of up to {longest} tokens, and the library of up to "
+            f"{options.length}; give --length {longest}, or profile longer ones."
+        )
+    return found
+
+
+def read_profile(path: Path) -> DeviceProfile:
+    """Return the profile of a target device at `path`. Raises InputError with the reason if there is none."""
+    found = load_profile(path)
     if found is None:
-        why = unreadable_reason(options.profile) or "there is no such file"
-        raise InputError(f"the profile {options.profile} is not used, {why}; make one with pliant profile.")
+        why = unreadable_reason(path) or "there is no such file"
+        raise InputError(f"the profile {path} is not used, {why}; make one with pliant profile.")
     return found

@@ -1,7 +1,7 @@
 """`pliant compile`: compile a model to a directory that can be loaded, or linked as C."""
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from pliant.api import compile_onnx as compiled
-from pliant.api.compile_library import LibraryOptions, compile_elastic, compile_recurrent
+from pliant.api.compile_library import LibraryOptions, compile_elastic, compile_recurrent, read_profile
 from pliant.api.model import (
     CheckpointModel,
     ElasticModel,
@@ -176,7 +176,8 @@ class CompileArguments:
     profile: Annotated[
         Path | None,
         typer.Option(
-            help="For a text model in C: profile of the target device.", show_default="this device's"
+            help="For a text model in C: profile of the target device, whose threads are the default.",
+            show_default="this device's",
         ),
     ] = None
     json: Json = False
@@ -202,6 +203,11 @@ def _compile_text(args: CompileArguments, model: ElasticModel | RecurrentNetwork
         raise InputError(
             f"{model.name} is {model.kind}, which is compiled to a C library: give --emit c and -o DIRECTORY."
         )
+    if isinstance(model, RecurrentNetwork):
+        only_way = ("latency", "preload", "working", "profile", "compute")
+        refuse_options(model, args, only_way, "it answers in one way")
+    if args.profile is not None and args.threads is None:
+        for_cpu = replace(for_cpu, n_threads=read_profile(args.profile).n_threads)
     options = LibraryOptions(
         targets_s=tuple(parse_seconds(t) for t in args.latency.split(",")) if args.latency else (),
         preload_bytes=parse_bytes(args.preload),
@@ -213,9 +219,6 @@ def _compile_text(args: CompileArguments, model: ElasticModel | RecurrentNetwork
     )
     name = identifier(Path(model.name))
     if isinstance(model, RecurrentNetwork):
-        refuse_options(
-            model, args, ("latency", "preload", "working", "profile", "compute"), "it answers in one way"
-        )
         report = compile_recurrent(model, name, options, args.output)
     else:
         with progress_bar() as on_progress:

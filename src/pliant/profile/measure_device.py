@@ -92,9 +92,7 @@ def measure_device(
     engine.hold(np.full((spec.n_layers, spec.n_heads), _planes(engine.store), np.int64))
     bench = _ProfileSamples(engine, lengths, widths, clock)
     disturbed = bench.run(seconds, waited, on_progress)
-    profile = _profile(
-        engine, bench, lengths, widths, n_threads, subject_name(spec, compute, _planes(engine.store))
-    )
+    profile = _profile(engine, bench, lengths, widths, n_threads, subject_of(engine.store, compute))
     return replace(profile, disturbed=disturbed)
 
 
@@ -102,10 +100,14 @@ def profile_key(store: Store, n_threads: int, compute: str = "fp32") -> tuple[st
     """Return what a profile of `store` is found by, for `profile_path`: CPU and kernels, threads, model and
     disk.
     """
-    isa = host_isa()
-    subject = subject_name(store.spec, compute, _planes(store))
+    isa, subject = host_isa(), subject_of(store, compute)
     cpu, disk = f"{cpu_model()} {isa.cpu}{isa.features}", f"{io_method(store)} {disk_name(store.path)}"
     return cpu, n_threads, subject, disk
+
+
+def subject_of(store: Store, compute: str = "fp32") -> str:
+    """Return the `subject` of profiles of `store`."""
+    return subject_name(store.spec, compute, _planes(store))
 
 
 def subject_name(spec: ModelSpec, compute: str = "fp32", planes: int = PLANES) -> str:

@@ -15,8 +15,10 @@ from pliant.ir.link import Link
 from pliant.ir.times.timing import Timing
 from pliant.kernels.emit.isa import Isa, host_isa
 from pliant.models.hf.checkpoint import open_checkpoint
+from pliant.profile.measure_device import subject_of
 from pliant.profile.profile_cache import save_profile
 from pliant.store.build import build
+from pliant.store.read import open_store
 
 LENGTH = 24
 TARGETS_S = (0.004, 0.2)
@@ -30,13 +32,13 @@ def linker() -> None:
         pytest.skip("no C compiler here")
 
 
-def a_profile(read_Bps: float = 1e8) -> DeviceProfile:
-    """A device on paper that the least target leaves a part of a tiny model."""
+def a_profile(store: Path, compute: str, read_Bps: float = 1e8) -> DeviceProfile:
+    """A device on paper that the least target leaves a part of the tiny model in `store`."""
     line, small = Link(1e-4, read_Bps), Timing(1e-5, 2e-5)
     times = {width: Timing(2e-4 * width, 2e-4 * width) for width in (2, 4)}
     return DeviceProfile(
         cpu="paper", n_threads=2, memory_bytes=1, frequency_Hz=None, frequency_reason="on paper",
-        subject="tiny", io_method="none", reads=(), disk=line, disk_p95=line,
+        subject=subject_of(open_store(store), compute), io_method="none", reads=(), disk=line, disk_p95=line,
         layers=tuple(LayerTime(n, m, time, time) for n in (8, 24) for m, time in times.items()),
         overheads=tuple(Overhead(n, small, small, small) for n in (8, 24)),
     )  # fmt: skip
@@ -73,7 +75,7 @@ def build_library(linker: None, tmp_path_factory: pytest.TempPathFactory) -> Bui
         read_Bps: float = 1e8,
     ) -> LibraryReport:
         folder = tmp_path_factory.mktemp("library")
-        profile = save_profile(folder / "profile.json", a_profile(read_Bps))
+        profile = save_profile(folder / "profile.json", a_profile(store, compute, read_Bps))
         options = LibraryOptions(
             targets_s=targets_s,
             preload_bytes=preload_bytes,
