@@ -142,10 +142,12 @@ def compile_image(
 
     Raises InputError naming the dimensions that are still open, and as `compile` does.
     """
+    if compute == "bf16":
+        require_bf16(target.isa)
     library, pool = shared_pool(target.n_threads if schedule in ("paper", "exact") else 1)
     options = ModelOptions(dims or {}, without, schedule=schedule, weights=weights, compute=compute)
     onnx = open_onnx(_onnx_graph(source, "pliant compile").content)
-    session = OnnxSession(onnx, pool, library, options, ahead=False)
+    session = OnnxSession(onnx, pool, library, options, ahead=False, target=target)
     graph = session.graph(sample_feeds(session.inputs))
     return graph, make_image(graph, target), session.schedule
 

@@ -69,7 +69,8 @@ class OnnxSession(ArraySession):
     `options.images` images, the least recently used one is evicted, those first that can be bound again
     without compiling. The first time that an evicted image is compiled again, a UserWarning reports it. All
     images share one copy of the weights and one arena, as large as the largest needs. `schedule` reports how
-    the last graph was scheduled, unless by fixed rules. A forked child has its own workers.
+    the last graph was scheduled, unless by fixed rules. A forked child has its own workers. `graph` returns
+    graphs for `target`, by default this CPU; only those for this CPU run.
 
     With buckets, the first answer of each is compared with that for the exact shape (run/batches/padding.py),
     whose image is not kept.
@@ -84,6 +85,7 @@ class OnnxSession(ArraySession):
         *,
         name: str = "model",
         ahead: bool = True,
+        target: Target | None = None,
         dilation: Dilation = Dilation(),  # noqa: B008 - frozen
     ) -> None:
         check_dims(model.inputs, options.dims)
@@ -99,7 +101,7 @@ class OnnxSession(ArraySession):
         self._steps: list[PartSteps] = []
         self._binder = ModelBinder(model, options.buckets)
         self._has_parts: bool | None = len(self._tensors) < len(inputs) or None  # None: unknown yet
-        self._lowering = Lowering(name, options, pool, library, model.drop_pages)
+        self._lowering = Lowering(name, options, pool, library, model.drop_pages, target)
         self.schedule: ScheduleReport | None = None
         self._images: OrderedDict[BindingKey, GraphRunner] = OrderedDict()
         self._latest: tuple[Shapes, GraphRunner] | None = None  # last image, if chosen by shapes

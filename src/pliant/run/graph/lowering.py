@@ -44,7 +44,8 @@ class Lowering:
     """Plans and lowers graphs in the weights of `options`; "auto" is decided by the first graph.
 
     "auto" becomes "fp32" if that fits into `options.memory_bytes`, else the largest number of bits that fits.
-    All later graphs have the same weights, since answers must not depend on which shape came first.
+    All later graphs have the same weights, since answers must not depend on which shape came first. `target`
+    is the CPU to lower for, by default that of `library` and `pool`.
     """
 
     def __init__(
@@ -54,10 +55,11 @@ class Lowering:
         pool: ThreadPool,
         library: Library,
         drop_pages: Callable[[], None],
+        target: Target | None = None,
     ) -> None:
         self._name, self._options, self._drop_pages = name, options, drop_pages
         self._pool, self._library = pool, library
-        self._target = Target(library.isa, pool.n_threads)
+        self._target = target or Target(library.isa, pool.n_threads)
         self._schedulers: dict[WeightFormat, GraphScheduler] = {}
         self.weights: WeightFormat | None = None if options.weights == "auto" else options.weights
 
