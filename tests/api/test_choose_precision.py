@@ -64,7 +64,7 @@ def test_a_memory_limit_counts(model: Path) -> None:
     """The bits that fit are measured, and the chosen form keeps them."""
     whole = pliant.compile(model, threads=1)
     whole.run(ids(1, 3))
-    limit = whole.weight_bytes // 2 + whole.arena_bytes
+    limit = whole.memory.predicted_bytes - whole.weight_bytes // 2
     session = pliant.compile(
         model, threads=1, compute="auto", weights="auto", memory=limit, examples=[ids(1, 3)], tolerance=1.0
     )

@@ -1,6 +1,6 @@
 """Constants packed for kernels, made once and shared by all images of a model."""
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import final
 
 import numpy as np
@@ -9,26 +9,32 @@ from pliant.compiler.executable.call import PackedConstant
 from pliant.compiler.executable.image import Image
 from pliant.kernels.runtime.aligned_memory import aligned_bytes
 from pliant.run.memory_use import is_mapped
-from pliant.run.weight_sizes import WeightSizes
+from pliant.run.weight_sizes import SMALL_BYTES, GivenArrays, WeightSizes
 
 _DROP_EVERY_BYTES = 1 << 22
-_SMALL_BYTES = 1 << 14
-"""Constants up to this size are copied: reading a mapped one makes the 64 KB around it resident."""
 
 
-def weight_sizes(image: Image, sources: Mapping[str, np.ndarray]) -> WeightSizes:
-    """The bytes that `SharedWeights.pack` will need for an image, before anything is allocated."""
+def weight_sizes(
+    image: Image,
+    sources: Mapping[str, np.ndarray],
+    own: GivenArrays = GivenArrays(),  # noqa: B008 - not written to
+) -> WeightSizes:
+    """The bytes that `SharedWeights.pack` will need for an image, before anything is allocated.
+
+    `own` are the arrays of the model, which stay in memory, read or not.
+    """
     forms: dict[Hashable, int] = {}
-    given: dict[int, int] = {}
+    packed_from = []
     for name, packed in image.packed.items():
         source = sources.get(packed.source)
         forms[_packed_key(name, packed, source)] = packed.n_bytes
-        if source is not None and _is_given(source):
-            given[id(source)] = source.nbytes
+        packed_from += [] if source is None else [source]
+    given = own.plus(packed_from)
     for name, array in image.constants.items():
-        if array.nbytes <= _SMALL_BYTES or not is_mapped(array):
+        is_read_there = array.flags.c_contiguous and array in given
+        if array.nbytes <= SMALL_BYTES or not (is_mapped(array) or is_read_there):
             forms[_constant_key(name, array)] = array.nbytes
-    return WeightSizes(forms, given)
+    return WeightSizes(forms, {a.ctypes.data: a.nbytes for a in given.arrays})
 
 
 @final
@@ -36,11 +42,15 @@ class SharedWeights:
     """Weights of several images, each held once.
 
     A packed constant is identified by its name, which states its form, and its source array. `drop_pages`
-    tells the system that mapped sources need not stay in memory.
+    tells the system that mapped sources need not stay in memory. `own` are the arrays of the model.
     """
 
-    def __init__(self, drop_pages: Callable[[], None] = lambda: None) -> None:
-        self._drop_pages = drop_pages
+    def __init__(
+        self,
+        drop_pages: Callable[[], None] = lambda: None,
+        own: Iterable[np.ndarray] = (),
+    ) -> None:
+        self._drop_pages, self.own = drop_pages, GivenArrays(own)
         # Sources are kept alive, so that an array's id is not reused.
         self._packed: dict[tuple[str, int, int], tuple[np.ndarray, np.ndarray | None]] = {}
 
@@ -50,10 +60,9 @@ class SharedWeights:
         self._packed = {key: form for key, form in self._packed.items() if id(form[0]) in held}
 
     @property
-    def given(self) -> list[np.ndarray]:
-        """The source arrays of packed forms that are kept in memory and not mapped."""
-        sources = {id(source): source for _, source in self._packed.values() if source is not None}
-        return [source for source in sources.values() if _is_given(source)]
+    def given(self) -> GivenArrays:
+        """The arrays of the model, and other sources of packed forms, that are in memory and not mapped."""
+        return self.own.plus(source for _, source in self._packed.values() if source is not None)
 
     def pack(self, image: Image, sources: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Every constant and packed constant of `image` by name; `sources` are its graph's constants."""
@@ -78,7 +87,7 @@ class SharedWeights:
         return weights
 
     def _constant(self, name: str, array: np.ndarray) -> np.ndarray:
-        if array.nbytes > _SMALL_BYTES:
+        if array.nbytes > SMALL_BYTES:
             return np.ascontiguousarray(array)
         key = _constant_key(name, array)
         if key not in self._packed:
@@ -86,11 +95,6 @@ class SharedWeights:
             copy[...] = array
             self._packed[key] = (copy, array)
         return self._packed[key][0]
-
-
-def _is_given(source: np.ndarray) -> bool:
-    """Whether a source array takes enough memory to count: larger than `_SMALL_BYTES` and not mapped."""
-    return source.nbytes > _SMALL_BYTES and not is_mapped(source)
 
 
 def _packed_key(name: str, packed: PackedConstant, source: np.ndarray | None) -> tuple[str, int, int]:

@@ -29,7 +29,7 @@ from pliant.run.memory_use import MemoryUse, is_mapped, measure_part, rss_bytes,
 from pliant.run.session.feeds import FeedsLike, convert_feeds
 from pliant.run.session.ports import Feeds, Shapes, describe_session, shapes_of, symbols
 from pliant.run.session.session import Session
-from pliant.run.weight_sizes import combined
+from pliant.run.weight_sizes import GivenArrays, combined
 
 if TYPE_CHECKING:
     from pliant.run.session.call_profile import Profile
@@ -336,18 +336,19 @@ class ArraySession(Session[None]):
         self,
         budget_bytes: int | None,
         arena: Arena,
-        given: Sequence[np.ndarray] = (),
+        given: GivenArrays = GivenArrays(),  # noqa: B008 - not written to
         parallel: Sequence[np.ndarray] = (),
     ) -> MemoryUse:
         runners = self._runners()
         sizes = combined(runner.sizes for runner in runners)
         held = [array for runner in runners for array in runner.weights.values()]
         mapped = {array.ctypes.data: array for array in held if is_mapped(array)}
+        own = [array for array in held if array.ctypes.data not in mapped and array not in given]
         return MemoryUse(
             budget_bytes,
             (
-                measure_part("weights", sizes.form_bytes, [a for a in held if a.ctypes.data not in mapped]),
-                *([measure_part("weights as given", sizes.given_bytes, given)] if given else ()),
+                measure_part("weights", sizes.form_bytes, own),
+                *([measure_part("weights as given", sizes.given_bytes, given.arrays)] if sizes.given else ()),
                 measure_part("activations", self.arena_bytes, [arena.memory]),
                 *(
                     [measure_part("parallel runs", sum(a.nbytes for a in parallel), parallel)]

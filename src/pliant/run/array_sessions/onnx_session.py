@@ -96,12 +96,12 @@ class OnnxSession(ArraySession):
         self._model = model
         self._library = library
         self._options = options
-        self._weights, self._arena = SharedWeights(model.drop_pages), Arena()
+        self._weights, self._arena = SharedWeights(model.drop_pages, model.constants.values()), Arena()
         self._forms = SymbolicForms()
         self._steps: list[PartSteps] = []
         self._binder = ModelBinder(model, options.buckets)
         self._has_parts: bool | None = len(self._tensors) < len(inputs) or None  # None: unknown yet
-        self._lowering = Lowering(name, options, pool, library, model.drop_pages, target)
+        self._lowering = Lowering(name, options, pool, library, model.drop_pages, self._weights.own, target)
         self.schedule: ScheduleReport | None = None
         self._images: OrderedDict[BindingKey, GraphRunner] = OrderedDict()
         self._latest: tuple[Shapes, GraphRunner] | None = None  # last image, if chosen by shapes

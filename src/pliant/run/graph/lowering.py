@@ -22,7 +22,7 @@ from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.run.graph.model_options import ModelOptions
 from pliant.run.graph.schedule_graph import GraphScheduler, ScheduledGraph
 from pliant.run.packed_weights import weight_sizes
-from pliant.run.weight_sizes import WeightSizes
+from pliant.run.weight_sizes import GivenArrays, WeightSizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,8 @@ class Lowering:
     """Plans and lowers graphs in the weights of `options`; "auto" is decided by the first graph.
 
     "auto" becomes "fp32" if that fits into `options.memory_bytes`, else the largest number of bits that fits.
-    All later graphs have the same weights, since answers must not depend on which shape came first. `target`
-    is the CPU to lower for, by default that of `library` and `pool`.
+    All later graphs have the same weights, since answers must not depend on which shape came first. `own` are
+    the model's arrays. `target` is the CPU to lower for, by default that of `library` and `pool`.
     """
 
     def __init__(
@@ -55,10 +55,11 @@ class Lowering:
         pool: ThreadPool,
         library: Library,
         drop_pages: Callable[[], None],
+        own: GivenArrays,
         target: Target | None = None,
     ) -> None:
         self._name, self._options, self._drop_pages = name, options, drop_pages
-        self._pool, self._library = pool, library
+        self._pool, self._library, self._own = pool, library, own
         self._target = target or Target(library.isa, pool.n_threads)
         self._schedulers: dict[WeightFormat, GraphScheduler] = {}
         self.weights: WeightFormat | None = None if options.weights == "auto" else options.weights
@@ -122,7 +123,7 @@ class Lowering:
         if texts is not None:
             scheduled = replace(scheduled, graph=pack_texts(scheduled.graph, texts, self._target.isa))
         image = make_image(scheduled.graph, self._target)
-        return LoweredGraph(scheduled, image, weight_sizes(image, scheduled.graph.constants))
+        return LoweredGraph(scheduled, image, weight_sizes(image, scheduled.graph.constants, self._own))
 
     def _scheduler(self, weights: WeightFormat) -> GraphScheduler:
         """The planner for this weight format; each matrix is coded once for all shapes."""
@@ -149,13 +150,13 @@ class Lowering:
     def _too_little(self, lowered: LoweredGraph, weights: WeightFormat) -> BudgetError:
         kind = "fp32" if isinstance(weights, str) else f"{weights} bit{'' if weights == 1 else 's'}"
         sizes, image = lowered.sizes, lowered.image
-        given = f", the model's own in memory {sizes.given_bytes} (none, if it is given by its path)"
+        own = f", the model's own in memory {sizes.given_bytes} (less, if it is given by its path)"
         advice = ""
         if self._options.weights != "auto":
             advice = ', or weights="auto", which keeps them in as few bits as that takes'
         return BudgetError(
             f"{self._options.memory_bytes} bytes of memory are too little for {self._name} at these shapes: "
-            f"weights in {kind} take {sizes.form_bytes}{given if sizes.given_bytes else ''}, activations "
+            f"weights in {kind} take {sizes.form_bytes}{own if sizes.given_bytes else ''}, activations "
             f"{image.arena_bytes}. Give at least {lowered.n_bytes} bytes, or smaller shapes{advice}."
         )
 
