@@ -11,11 +11,13 @@ import pytest
 import pliant
 from pliant.api.choose_elastic import to_weight_error
 from pliant.api.open_elastic import MeasurementOptions, profile_of
-from pliant.errors import InputError
+from pliant.errors import BudgetError, InputError
 from pliant.ir.bitwidths import FULL_BITS
+from pliant.ir.dilation import Dilation
 from pliant.models.hf.checkpoint import open_checkpoint
 from pliant.plan.submodel.plan_options import OURS
 from pliant.run.array_sessions.measure_forms import answer_error, list_forms
+from pliant.run.process_memory import MemoryBudget
 from pliant.store.build import build
 from pliant.store.manifest import AccuracyEntry, AccuracyTable, put_accuracy
 from pliant.store.read import open_store
@@ -173,6 +175,37 @@ def test_without_examples_the_store_s_accuracy_decides(store: Path, kept: Path) 
         assert found["fp32"].error == 0.0
         assert 0.0 <= found["int8"].error < 0.1
         assert choice.chosen.seconds == min(form.seconds for form in choice.forms)
+
+
+def test_a_shared_budget_is_planned_with_as_memory_of_its_own_is(store: Path, kept: Path) -> None:
+    """A disk too slow to read anything in time leaves what is preloaded, and the budget decides how much."""
+    n_bytes = 2_000_000
+
+    def plans(memory: int | MemoryBudget) -> list[tuple[str, float, float | None, str]]:
+        with pliant.open(
+            store,
+            threads=1,
+            cache=kept,
+            compute="auto",
+            examples=TEXTS,
+            latency="100ms",
+            memory=memory,
+            dilation=Dilation(io=1e6),
+        ) as session:
+            forms = session.options.precision.forms
+            return [(form.compute, form.seconds, form.size, form.submodel) for form in forms]
+
+    assert plans(MemoryBudget(n_bytes)) == plans(n_bytes)
+
+
+def test_a_shared_budget_that_is_too_small_names_what_the_model_needs(store: Path, kept: Path) -> None:
+    """A node evicts other models by the number of missing bytes."""
+    budget = MemoryBudget(2_000_000)
+    other = np.empty(0)
+    budget.reserve_fixed(other, 1_990_000)
+    with pytest.raises(BudgetError, match="share 10000 bytes") as failure:
+        pliant.open(store, threads=1, cache=kept, compute="auto", examples=TEXTS, memory=budget)
+    assert failure.value.short_bytes is not None
 
 
 def test_a_profile_of_one_arithmetic_does_not_go_with_auto(store: Path, kept: Path) -> None:

@@ -19,7 +19,7 @@ import msgspec
 
 from pliant.api.choose_elastic import choose_elastic
 from pliant.api.model import ElasticModel, StoreModel
-from pliant.errors import InputError, StoreError
+from pliant.errors import BudgetError, InputError, StoreError
 from pliant.ir.cost import cost_table
 from pliant.ir.device import MAX_DISTURBED, DeviceProfile, emulate
 from pliant.ir.dilation import Dilation
@@ -95,7 +95,10 @@ def open_elastic(
     store = open_packed_store(model, cache, on_progress, quantizer)
     try:
         if precision_options is not None:
-            options = choose_options(store, options, precision_options, cache, on_progress, dilation, profile)
+            shared = memory if baseline is None else None
+            options = choose_options(
+                store, options, precision_options, cache, on_progress, dilation, profile, shared
+            )
         if profile is None:
             profile = profile_of(store, cache, options.n_threads, options.compute, on_progress)
         device = emulate(profile, dilation)
@@ -130,8 +133,13 @@ def choose_options(
     on_progress: OnProgress = lambda what, done, total: None,
     dilation: Dilation = Dilation(),  # noqa: B008 - frozen
     profile: DeviceProfile | None = None,
+    memory: MemoryBudget | None = None,
 ) -> SessionOptions:
-    """Return `options` with the chosen arithmetic (see `choose_elastic`); profiles if needed."""
+    """Return `options` with the chosen arithmetic (see `choose_elastic`); profiles if needed.
+
+    A session that takes part in the division of `memory` is planned with all that it can get of it, or if
+    that is too little, with all of it: the division then names what each model needs.
+    """
     if profile is not None:
         raise InputError(
             "profile= has the times of one arithmetic, but compute='auto' compares several: leave one out."
@@ -140,15 +148,24 @@ def choose_options(
     def profile_in(compute: ComputeDtype) -> DeviceProfile:
         return emulate(profile_of(store, cache, options.n_threads, compute, on_progress), dilation)
 
-    return choose_elastic(
-        store,
-        options,
-        profile_in,
-        partial(plan_of, store),
-        precision_options.examples,
-        precision_options.tolerance,
-        cache,
-    )
+    def choose(terms: SessionOptions) -> SessionOptions:
+        return choose_elastic(
+            store,
+            terms,
+            profile_in,
+            partial(plan_of, store),
+            precision_options.examples,
+            precision_options.tolerance,
+            cache,
+        )
+
+    if memory is None or options.preload_bytes is not None:
+        return choose(options)
+    try:
+        chosen = choose(replace(options, memory_bytes=memory.room_for(store)))
+    except BudgetError:
+        chosen = choose(replace(options, memory_bytes=memory.total_bytes))
+    return replace(options, compute=chosen.compute, precision=chosen.precision)
 
 
 def plan_of(
