@@ -105,7 +105,9 @@ def test_an_advert_has_the_quickest_answer_that_is_as_good_as_the_best(
     levels = tuple(ServiceLevel(Curve(((0, quality),)), quality) for quality in qualities)
     advert = advert_of("me", [Candidate("local", levels)], lambda name: frozenset(), MAX_N, (1, 1))
     told = [level.accuracy for level in advert.levels]
-    alike = min(quality for quality in qualities if quality >= qualities[-1] - RESOLUTION - ACCURACY_TOLERANCE)
+    alike = min(
+        quality for quality in qualities if quality >= qualities[-1] - RESOLUTION - ACCURACY_TOLERANCE
+    )
     assert len(told) == min(len(qualities), MAX_LEVELS)
     assert {qualities[0], alike, qualities[-1]} <= {*told}
     assert told == sorted(told)
