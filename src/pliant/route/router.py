@@ -170,7 +170,7 @@ class Router:
         self._expects_until_s = min(self._expects_until_s, peer.transfer.changes_at_s)
 
     def enter(self, successor: str, n: int, now_s: float, level: ServiceLevel | None = None) -> QueueTicket:
-        """Register an input for `successor`, at `level`, until `leave`. Raises RouteError if it was removed."""
+        """Register an input for `successor` until `leave`, at `level`. Raises RouteError if there is none."""
         peer = self._successors.get(successor)
         if peer is None:
             raise RouteError(f"{successor} is not an upstream any more.")
