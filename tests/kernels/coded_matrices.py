@@ -78,6 +78,7 @@ def coded(
     seed: int = 0,
     is_int8: bool = False,
     is_bf16: bool = False,
+    outlier_scale: float = 4.0,
 ) -> Coded:
     """One slice for each of `bits`. `outliers` is their share, or their offsets in each column group."""
     draw = np.random.default_rng(seed)
@@ -108,7 +109,7 @@ def coded(
             codes = draw.integers(0, 64, (groups, depth, 16)).astype(np.uint8)
             is_outlier = _places(draw, codes.shape, outliers)
             codes[is_outlier] = 0
-            exact = (draw.standard_normal(codes.shape) * 4).astype(np.float32)
+            exact = (draw.standard_normal(codes.shape) * outlier_scale).astype(np.float32)
             block = np.where(is_outlier, exact, books[k][codes >> (6 - k)])
             other = draw.integers(0, 64, (OTHER_COLUMN_GROUPS * OTHER_ROWS // 32, 32, 16)).astype(np.uint8)
             for q, plane in enumerate(pack_planes(np.concatenate([other, codes.reshape(-1, 32, 16)]))[:k]):

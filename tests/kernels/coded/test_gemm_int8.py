@@ -91,7 +91,8 @@ def product(
         zeros = np.full(rows, form.lowest + form.activation + 1 if form.is_bytes else 0)
     q = stored(isa, whole, zeros)
     c = guarded(rows, columns, columns + 3)
-    sums = np.clip(np.rint(matrix.weights * (np.float32(1) / step(isa))), -form.weight, form.weight).sum(0)
+    most = form.most_steps(len(matrix.weights))
+    sums = np.clip(np.rint(matrix.weights * (np.float32(1) / step(isa))), -most, most).sum(0)
     given = sums.astype(np.int32)
     a_scales, worth = pairs(scales, zeros), np.array([step(isa)])
     args = GemmInt8Args(
@@ -108,7 +109,7 @@ def product(
 def steps(isa: Isa, matrix: Coded) -> np.ndarray:
     """B in steps as the kernel holds it: whole, but for what outliers have beyond the largest weight."""
     scaled = matrix.weights * (np.float32(1) / step(isa))
-    most = int8_form(isa).weight
+    most = int8_form(isa).most_steps(len(matrix.weights))
     whole = np.rint(np.clip(scaled, -most, most)).astype(np.float64)
     is_beyond = matrix.is_outlier & (np.abs(scaled) > most)
     return np.where(is_beyond, matrix.weights.astype(np.float64) / step(isa), whole)
@@ -144,6 +145,10 @@ def test_no_sum_can_saturate(isa: Isa) -> None:
         assert largest < 2**8
         assert form.weight < 2**7
     assert 8192 * largest * min(form.weight, 127) < 2**31
+    for depth in (32, 768, 8192, 9000, 66_311):
+        steps = form.levels(depth) if not form.is_bytes else largest
+        assert depth * steps * form.most_steps(depth) < 2**31
+        assert form.most_steps(depth) >= form.centroid
 
 
 @pytest.mark.parametrize("isa", ISAS, ids=integer_name)
@@ -161,6 +166,19 @@ def test_remainders_are_added_before_the_activation(library: Library, share: flo
     """A few are added to each tile, many at the end; the last tile is lower, the last panel narrower."""
     matrix = coded(library.isa, 256, 112, [4], is_int8=True, outliers=share)
     q, scales = integers(library.isa, 45, 256), np.full(45, 1 / step(library.isa), np.float32)
+    bias = floats(112, seed=3) * np.float32(1e5)
+    c = product(library, matrix, q, scales, bias=bias, activation=ACTIVATIONS["relu"])
+    exact = q @ steps(library.isa, matrix) + bias
+    np.testing.assert_allclose(c, np.maximum(exact, 0), rtol=1e-6, atol=2.0**-20 * np.abs(exact).max())
+
+
+@pytest.mark.parametrize("share", [1e-3, 0.1], ids=["listed", "too many to list"])
+@pytest.mark.parametrize("rows", [1, 45])
+def test_huge_outliers_are_exact(library: Library, rows: int, share: float) -> None:
+    """Of more steps than integers hold or sums can: every form adds what is beyond in float32."""
+    matrix = coded(library.isa, 256, 112, [4], is_int8=True, outliers=share, outlier_scale=4e5)
+    assert np.abs(steps(library.isa, matrix)).max() > 2**20
+    q, scales = integers(library.isa, rows, 256), np.full(rows, 1 / step(library.isa), np.float32)
     bias = floats(112, seed=3) * np.float32(1e5)
     c = product(library, matrix, q, scales, bias=bias, activation=ACTIVATIONS["relu"])
     exact = q @ steps(library.isa, matrix) + bias

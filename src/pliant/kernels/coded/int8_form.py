@@ -17,8 +17,8 @@ class Int8Form:
     steps, a weight at most `weight`.
 
     Bytes of activations have a zero point per row and are at least `lowest`: there are 2 * activation + 1
-    steps between a row's extremes. Outliers between `centroid` and `weight` are treated as other weights; the
-    remainder of larger ones is added in float32.
+    steps between a row's extremes. Outliers of up to `most_steps` are treated as other weights; the remainder
+    of larger ones is added in float32.
 
     `words_per_widening` is the number of words of K whose byte products are added in 16 bits before widening.
     With `is_resident`, weights are stored as bytes with a scale per column, and have no outliers.
@@ -46,6 +46,12 @@ class Int8Form:
         if self.is_bytes:
             return 2 * self.activation + 1
         return min(self.activation, MOST_SUM // (self.centroid * depth))
+
+    def most_steps(self, depth: int) -> int:
+        """The most steps of an outlier in sums over `depth` weights: as int32 must hold the sums of any, an
+        int16 weight may have fewer than `weight`.
+        """
+        return self.weight if self.is_bytes else min(self.weight, MOST_SUM // (self.levels(depth) * depth))
 
     @property
     def is_widened(self) -> bool:

@@ -87,8 +87,9 @@ def integers(a: np.ndarray, b: np.ndarray, bits: int, isa: Isa) -> np.ndarray:
     book = np.rint(coded.codebook * (np.float32(1) / step))  # a half rounds as the kernels' does
     book = book[fitted.codes >> (6 - bits)]
     exact = b.reshape(-1) / step
-    kept = np.clip(exact, -form.weight, form.weight)
-    is_beyond = np.abs(exact) > form.weight
+    most = form.most_steps(coded.segment_rows * coded.n_segments)
+    kept = np.clip(exact, -most, most)
+    is_beyond = np.abs(exact) > most
     steps = np.where(fitted.is_outlier, np.where(is_beyond, exact, np.rint(kept)), book).reshape(b.shape)
     q, scales = rounded(a, isa)
     product: np.ndarray = (q @ steps) * scales * step
@@ -143,6 +144,17 @@ def test_int8_of_a_sparse_matrix_keeps_its_weights(isa: Isa, cache: Path) -> Non
     # Four activations, each rounded by at most half of a row's 127 steps.
     bound = 4 * 0.25 * (a.max() - a.min()) / 127
     np.testing.assert_allclose(y, a.astype(np.float64) @ b, atol=bound)
+
+
+@pytest.mark.parametrize("isa", ISAS, ids=named)
+@pytest.mark.parametrize("n_large", [1, 40, 2000])
+def test_int8_of_outliers_far_beyond_the_rest(n_large: int, isa: Isa, cache: Path) -> None:
+    """Outliers of 100 000 steps, alone, or so many in a column that a sum of their steps would overflow."""
+    a, b = np.abs(normal(5, 4096)), normal(4096, 48) * np.float32(1e-4)
+    b[:n_large, 17] = 0.5
+    y = run(a, b, 4, isa=isa, is_int8=True, attributes={"activation": "relu"}, cache=cache)
+    wanted = np.maximum(integers(a, b, 4, isa), 0)
+    np.testing.assert_allclose(y, wanted, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("isa", ISAS, ids=named)

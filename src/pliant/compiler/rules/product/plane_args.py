@@ -91,7 +91,8 @@ def pack_int8(
     columns = planes.column_groups * GROUP_COLUMNS
 
     def fill_sums(memory: np.ndarray) -> None:
-        memory.view(np.int32)[:] = _column_sums(planes, constants, float(step), int8_form(isa).weight)
+        most = int8_form(isa).most_steps(planes.depth)
+        memory.view(np.int32)[:] = _column_sums(planes, constants, float(step), most)
 
     made = (_pack(table), _pack(np.array([step]).view(np.uint8)), PackedConstant(4 * columns, fill_sums))
     return dict(zip(names, made, strict=True))

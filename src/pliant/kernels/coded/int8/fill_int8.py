@@ -1,7 +1,7 @@
 """Fill scratch with a column group of B in steps of int8: bytes [K/4][16][4], or int16 [K/2][16][2].
 
-Bytes hold at most `int8_form(isa).weight` steps; outliers beyond that are counted here, and their remainders
-are added to C in float32 (remainders.py).
+Weights have at most `int8_form(isa).most_steps` steps; outliers beyond that are counted here, and their
+remainders are added to C in float32 (remainders.py).
 """
 
 from functools import partial
@@ -9,7 +9,7 @@ from functools import partial
 from pliant.kernels.coded.decode import decode_pairs, decode_quads
 from pliant.kernels.coded.fill import GROUP_ROWS, locate_planes, locate_slice, prefetch_next, upcast
 from pliant.kernels.coded.gemm_args import BF16, F16, F32, GemmArgs, SliceDesc
-from pliant.kernels.coded.int8_form import int8_form
+from pliant.kernels.coded.int8_form import MOST_SUM, int8_form
 from pliant.kernels.coded.tile import COLUMNS
 from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.values import Value, vector
@@ -22,6 +22,7 @@ _PARAMS = (
     ("count", "i64"),
     ("to", "ptr"),
     ("steps", "float"),  # int8 steps in 1.0
+    ("most", "float"),  # of a weight
 )
 # Adding 1.5 * 2**23 leaves the nearest integer, ties to even, in the low bits.
 _ROUNDER, _ROUNDER_BITS = 12582912.0, 0x4B400000
@@ -59,7 +60,7 @@ def _write_block(f: Function) -> Value:
     local = column_group % per_slice
     first_slice = column_group // per_slice
     count = segment_rows >> 5
-    packing = int8_form(f.isa).packing
+    packing, most = int8_form(f.isa).packing, most_steps(f, args)
     with f.loop(0, n_segments, 1, carry=[f.const(0)]) as loop:
         s = loop.index
         desc, first_group, first_column = locate_slice(f, args, first_slice + s)
@@ -68,12 +69,12 @@ def _write_block(f: Function) -> Value:
         bits, outlier_rows = f.fields(desc, SliceDesc, "bits", "outlier_rows")
 
         def fill(form: int) -> None:
-            f.call(f"fill8_{form}", "void", desc, group, count, to, steps)
+            f.call(f"fill8_{form}", "void", desc, group, count, to, steps, most)
 
         f.match(bits, {form: partial(fill, form) for form in _FORMS})
 
         def patch() -> list[Value]:
-            beyond = f.call("patch8", "i64", desc, first_column + local, to, steps)
+            beyond = f.call("patch8", "i64", desc, first_column + local, to, steps, most)
             assert beyond is not None
             return [loop.carried[0] + beyond]
 
@@ -83,7 +84,7 @@ def _write_block(f: Function) -> Value:
 
 
 def _write_decode(f: Function, bits: int) -> None:
-    desc, group, count, to, _ = f.params
+    desc, group, count, to, _, _ = f.params
     table, planes = locate_planes(f, desc, bits, group)
     packing = int8_form(f.isa).packing
     decode = decode_quads if packing == 4 else decode_pairs
@@ -100,7 +101,7 @@ def _write_decode(f: Function, bits: int) -> None:
 
 
 def _write_full(f: Function, bits: int) -> None:
-    desc, group, count, to, steps = f.params
+    desc, group, count, to, steps, most = f.params
     (full,) = f.fields(desc, SliceDesc, "full")
     element = "float" if bits == F32 else "i16"
     source = f.at(full, group * (GROUP_ROWS * COLUMNS), element)
@@ -111,15 +112,25 @@ def _write_full(f: Function, bits: int) -> None:
         for row in range(packing):
             at = f.at(source, (i * packing + row) * COLUMNS + column, element)
             x = upcast(f, f.load(at, vector(f.lanes, element)), bits)
-            word = word | (clip_to_steps(f, x, steps) & ((1 << width) - 1)) << (width * row)
+            word = word | (clip_to_steps(f, x, steps, most) & ((1 << width) - 1)) << (width * row)
         f.store(word, f.at(to, i * COLUMNS + column, "i32"), 4 * f.lanes)
 
 
-def clip_to_steps(f: Function, x: Value, steps: Value) -> Value:
+def most_steps(f: Function, args: Value) -> Value:
+    """`Int8Form.most_steps` of a product, as a float."""
+    form = int8_form(f.isa)
+    if form.is_bytes:
+        return f.const(float(form.weight), "float")
+    segment_rows, n_segments = f.fields(args, GemmArgs, "segment_rows", "n_segments")
+    depth = segment_rows * n_segments
+    levels = f.least(f.const(MOST_SUM // form.centroid) // depth, form.activation)
+    return f.cast("sitofp", f.least(f.const(MOST_SUM) // (levels * depth), form.weight), "float")
+
+
+def clip_to_steps(f: Function, x: Value, steps: Value, most: Value) -> Value:
     """Floats as integer steps, clipped to the range of a weight."""
-    scaled = x * (steps if x.type == "float" else f.splat(steps))
-    limit = float(int8_form(f.isa).weight)
-    low, high = f.const(-limit, x.type), f.const(limit, x.type)
+    steps, high = (v if x.type == "float" else f.splat(v) for v in (steps, most))
+    scaled, low = x * steps, -high
     scaled = f.select(scaled > high, high, scaled)
     return round_to_integer(f, f.select(scaled < low, low, scaled))
 
@@ -139,23 +150,24 @@ def read_outlier_place(f: Function, offsets: Value, i: Value) -> tuple[Value, Va
     return offset >> 4, offset & (COLUMNS - 1)
 
 
-def has_remainder(f: Function, value: Value, steps: Value) -> Value:
+def has_remainder(f: Function, value: Value, steps: Value, most: Value) -> Value:
     """Whether an outlier has a remainder."""
-    return magnitude(f, value * steps) > float(int8_form(f.isa).weight)
+    return magnitude(f, value * steps) > most
 
 
 def _write_patch(module: Module) -> None:
-    """`patch8(slice, column group, to, steps) -> i64`: inserts a segment's outliers."""
-    params = [("desc", "ptr"), ("group", "i64"), ("to", "ptr"), ("steps", "float")]
+    """`patch8(slice, column group, to, steps, most) -> i64`: inserts a segment's outliers."""
+    params = [("desc", "ptr"), ("group", "i64"), ("to", "ptr"), ("steps", "float"), ("most", "float")]
     packing = int8_form(module.isa).packing
     element = f"i{32 // packing}"
     with module.function("patch8", params, "i64", attributes="noinline", is_exported=False) as f:
-        desc, group, to, steps = f.params
+        desc, group, to, steps, most = f.params
         begin, end, offsets, values = read_outliers(f, desc, group)
         with f.loop(begin, end, 1, carry=[f.const(0)]) as loop:
             row, column = read_outlier_place(f, offsets, loop.index)
             value = f.load(f.at(values, loop.index))
             place = (row // packing) * (packing * COLUMNS) + column * packing + row % packing
-            f.store(f.cast("trunc", clip_to_steps(f, value, steps), element), f.at(to, place, element))
-            loop.carry([loop.carried[0] + f.cast("zext", has_remainder(f, value, steps), "i64")])
+            whole = clip_to_steps(f, value, steps, most)
+            f.store(f.cast("trunc", whole, element), f.at(to, place, element))
+            loop.carry([loop.carried[0] + f.cast("zext", has_remainder(f, value, steps, most), "i64")])
         f.ret(loop.carried[0])

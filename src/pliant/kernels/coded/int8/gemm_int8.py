@@ -156,8 +156,7 @@ def _kernel(isa: Isa, name: str, form: Int8Form) -> str:
     if not form.is_resident:
         write_fill_int8(module)
         write_ask_planes(module)
-        if form.is_bytes:
-            write_remainders(module)
+        write_remainders(module)
     write_copy_columns(module)
     write_activations(module)
     has_row = has_row_int8(isa) and not form.is_resident
@@ -170,9 +169,7 @@ def _kernel(isa: Isa, name: str, form: Int8Form) -> str:
         args, lo, hi, _ = f.params
         if isa.has_tiles:
             lo = _write_tiled(f, form, config_space(f), lo)
-        space = _StackSpace(
-            allocate_prefetch_state(f), allocate_list(f) if form.is_bytes and not form.is_resident else None
-        )
+        space = _StackSpace(allocate_prefetch_state(f), None if form.is_resident else allocate_list(f))
         whole = hi - (hi - lo) % panel
         is_row = f.const(0, "i1")
         if has_row:
@@ -381,7 +378,7 @@ def _write_rows(f: Function, panel: _Panel, first: Value, n_rows: Value) -> None
     else:
         call_rows_in_tiles(f, n_rows, panel.groups, panel.tiles, at)
         activate(f, c_here, ldc_here, n_rows, wide, early)
-    if is_late is not None and int8_form(f.isa).is_bytes:
+    if is_late is not None:
         steps = f.const(1.0, "float") / panel.step
         with f.when(is_late):
             for g in range(panel.groups):

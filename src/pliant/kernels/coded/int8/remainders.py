@@ -1,4 +1,4 @@
-"""Add the remainders of outliers beyond the bytes of the int8 GEMM to C, in float32.
+"""Add the remainders of outliers beyond the most steps of the int8 GEMM to C, in float32.
 
 They are few, so a panel's remainders are listed first, and added to each tile's rows while those are in L1.
 If there are more than the list holds, or rows use AMX tiles, they are added to all rows at the end. Both ways
@@ -14,10 +14,12 @@ from pliant.kernels.coded.gemm_args import GemmArgs, SliceDesc
 from pliant.kernels.coded.int8.fill_int8 import (
     clip_to_steps,
     has_remainder,
+    most_steps,
     read_outlier_place,
     read_outliers,
 )
 from pliant.kernels.coded.int8.tile_int8 import tile_shape
+from pliant.kernels.coded.int8_form import int8_form
 from pliant.kernels.coded.tile import COLUMNS
 from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.values import Value
@@ -66,7 +68,7 @@ def _write_remainders(module: Module) -> None:
     with module.function("remainders", params, attributes="noinline", is_exported=False) as f:
         args, _, _, _, column_group, steps, _, _ = f.params
         segment_rows, n_segments = f.fields(args, GemmArgs, "segment_rows", "n_segments")
-        words = segment_rows * n_segments // 4
+        words = segment_rows * n_segments // int8_form(f.isa).packing
         with _each(f, args, column_group, steps) as (k, column, by):
             _add_to_all(f, words, k, column, by)
         f.ret()
@@ -104,10 +106,11 @@ def _write_add_listed(module: Module) -> None:
             k, by = f.fields(here, _Remainder, "k", "by")
             column = f.load(f.at(here, _Remainder.column.offset, "i8"), "i32")
             to = f.at(c, f.cast("zext", column, "i64"))
-            first = f.at(block, (k >> 2) * (n_rows * 4) + (k & 3), "i8")
+            packing, element = _activations(f)
+            first = f.at(block, k // packing * (n_rows * packing) + k % packing, element)
             with f.each(0, n_rows) as row:
-                byte = f.load(f.at(first, row * 4, "i8"), "i8")
-                _add(f, byte, by, f.at(scales, row * 2), f.at(to, row * ldc))
+                one = f.load(f.at(first, row * packing, element), element)
+                _add(f, one, by, f.at(scales, row * 2), f.at(to, row * ldc))
         f.ret()
 
 
@@ -118,7 +121,7 @@ def _each(
     """Emit a loop body for each (row of K, column of the group, remainder) of a column group."""
     names = ("segment_rows", "n_segments", "column_groups_per_slice")
     segment_rows, n_segments, per_slice = f.fields(args, GemmArgs, *names)
-    step = f.const(1.0, "float") / steps
+    step, most = f.const(1.0, "float") / steps, most_steps(f, args)
     with f.each(0, n_segments) as s:
         desc, _, first_column = locate_slice(f, args, column_group // per_slice + s)
         (outlier_rows,) = f.fields(desc, SliceDesc, "outlier_rows")
@@ -126,23 +129,23 @@ def _each(
             begin, end, offsets, values = read_outliers(f, desc, first_column + column_group % per_slice)
             with f.each(begin, end) as i:
                 value = f.load(f.at(values, i))
-                with f.when(has_remainder(f, value, steps)):
+                with f.when(has_remainder(f, value, steps, most)):
                     row, column = read_outlier_place(f, offsets, i)
-                    whole = f.cast("sitofp", clip_to_steps(f, value, steps), "float") * step
+                    whole = f.cast("sitofp", clip_to_steps(f, value, steps, most), "float") * step
                     yield s * segment_rows + row, column, value - whole
 
 
 def _add_to_all(f: Function, words: Value, k: Value, column: Value, by: Value) -> None:
     """Add one outlier's remainder to all rows: c[row, column] += by * A[row, k]."""
     _, a, a_scales, n_rows, _, _, c, ldc = f.params
-    height = tile_shape(f.isa).rows
+    height, (packing, element) = tile_shape(f.isa).rows, _activations(f)
     to = f.at(c, column)
 
     def add(block: Value, in_block: Value, row: Value) -> None:
-        place = ((k >> 2) * in_block + row) * 4 + (k & 3)
-        byte = f.load(f.at(f.at(a, block * words, "i32"), place, "i8"), "i8")
+        place = (k // packing * in_block + row) * packing + k % packing
+        one = f.load(f.at(f.at(a, block * words, "i32"), place, element), element)
         m = block + row
-        _add(f, byte, by, f.at(a_scales, m * 2), f.at(to, m * ldc))
+        _add(f, one, by, f.at(a_scales, m * 2), f.at(to, m * ldc))
 
     full = n_rows - n_rows % height
     if f.isa.has_tiles:
@@ -160,9 +163,16 @@ def _add_to_all(f: Function, words: Value, k: Value, column: Value, by: Value) -
         add(full, n_rows - full, row)
 
 
-def _add(f: Function, byte: Value, by: Value, scales: Value, to: Value) -> None:
+def _activations(f: Function) -> tuple[int, str]:
+    """(activations in a word of packed A, their type)."""
+    packing = int8_form(f.isa).packing
+    return packing, f"i{32 // packing}"
+
+
+def _add(f: Function, one: Value, by: Value, scales: Value, to: Value) -> None:
     """One activation's product with a remainder."""
-    integer = f.cast("sext" if left_is_signed(f.isa) else "zext", byte, "i32")
+    is_signed = left_is_signed(f.isa) or not int8_form(f.isa).is_bytes
+    integer = f.cast("sext" if is_signed else "zext", one, "i32")
     less = integer - f.load(f.at(scales, 1, "i32"), "i32")
     x = f.cast("sitofp", less, "float") * f.load(scales)
     f.store(f.fma(x, by, f.load(to)), to)

@@ -128,14 +128,14 @@ def _write_sparse(module: Module) -> None:
         (table,) = f.fields(desc, SliceDesc, "table")
         placed = f.cast("sitofp", f.cast("sext", f.load(table, "i8"), "i32"), "float")
         steps = f.const(1.0, "float") / step
-        most = float(int8_form(f.isa).weight)
+        most = f.const(float(int8_form(f.isa).weight), "float")
         begin, end, offsets, values = read_outliers(f, desc, group)
         with f.each(begin, end) as i:
             value = f.load(f.at(values, i))
             row, column = read_outlier_place(f, offsets, i)
             scaled = value * steps
             is_beyond = (scaled > most) | (scaled < -most)
-            whole = f.cast("sitofp", clip_to_steps(f, value, steps), "float")
+            whole = f.cast("sitofp", clip_to_steps(f, value, steps, most), "float")
             by = f.select(is_beyond, scaled, whole) - placed
             byte = f.load(f.at(x, row, "i8"), "i8")
             q = f.cast("sext" if left_is_signed(f.isa) else "zext", byte, "i32") - zero
