@@ -23,6 +23,12 @@ def quantized(*shape: int) -> list[np.ndarray]:
     return [codes(*shape), np.array(SCALE), np.array(ZERO)]
 
 
+def quantized_columns(*shape: int, axis: int) -> list[np.ndarray]:
+    """Scale and zero point for each position of `axis`."""
+    scales = RNG.uniform(0.01, 0.1, shape[axis]).astype(np.float32)
+    return [codes(*shape), scales, RNG.integers(100, 150, shape[axis]).astype(np.uint8)]
+
+
 TO = [np.array(np.float32(0.08)), np.array(np.uint8(100))]
 SOFT = [np.array(np.float32(1 / 256)), np.array(np.uint8(0))]
 BIAS = RNG.integers(-99, 99, 5).astype(np.int32)
@@ -42,6 +48,9 @@ CASES: list[tuple[str, list[np.ndarray], dict[str, Any]]] = [
     ("QLinearConcat", [*TO, *quantized(3, 4), *quantized(3, 2)], {"axis": 1}),
     ("QLinearWhere", [RNG.random((3, 4)) > 0.5, *quantized(3, 4), *quantized(3, 4), *TO], {}),
     ("QGemm", [*quantized(3, 4), *quantized(5, 4), BIAS, *TO], {"transB": 1}),
+    ("QGemm", [*quantized(3, 4), *quantized_columns(5, 4, axis=0), BIAS, *TO], {"transB": 1}),
+    ("QGemm", [*quantized(3, 5), *quantized_columns(5, 5, axis=0), BIAS, *TO], {"transB": 1}),
+    ("QGemm", [*quantized(3, 4), *quantized_columns(4, 5, axis=1), BIAS, *TO], {}),
 ]
 
 

@@ -62,11 +62,12 @@ class _FunctionBuilder:
         """An attribute of the replaced node."""
         return next((a.i for a in self.node.attribute if a.name == name), default)
 
-    def real(self, i: int) -> str:
-        """Dequantize input `i`, with its scale and zero point in inputs `i + 1` and `i + 2`."""
-        return self.add(
-            "DequantizeLinear", [self.input_name(i), self.input_name(i + 1), self.input_name(i + 2)]
-        )
+    def real(self, i: int, axis: int = 1) -> str:
+        """Dequantize input `i`, with its scale and zero point in inputs `i + 1` and `i + 2`: one for the
+        tensor, or one for each position of `axis`.
+        """
+        names = [self.input_name(i), self.input_name(i + 1), self.input_name(i + 2)]
+        return self.add("DequantizeLinear", names, axis=axis)
 
     def quantized(self, x: str, i: int) -> None:
         """Quantize the output, with scale and zero point in inputs `i` and `i + 1`."""
@@ -130,7 +131,8 @@ def _where(body: _FunctionBuilder) -> None:
 
 def _gemm(body: _FunctionBuilder) -> None:
     """The bias is int32 in units of both scales."""
-    inputs = [body.real(0), body.real(3)]
+    # Scales of the second matrix are for each column of the product.
+    inputs = [body.real(0), body.real(3, axis=0 if body.integer("transB", 0) else 1)]
     if body.input_name(6):
         scale = body.add("Mul", [body.input_name(1), body.input_name(4)])
         bias = body.add("Cast", [body.input_name(6)], to=1)

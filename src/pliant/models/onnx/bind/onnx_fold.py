@@ -26,6 +26,8 @@ _ONE_AXIS_OPSET = 13
 """In earlier opsets these ran over several axes as one, which the reference implementation does not
 support.
 """
+_INFERENCE_OPSET = 14
+"""Since this opset the reference implementation normalizes by the given statistics alone."""
 SMALL_BYTES = 1 << 20
 """Results up to this size are always folded."""
 SMALL_WEIGHTS_BYTES = 1 << 14
@@ -61,7 +63,7 @@ def fold(
     """A node's outputs; None if the reference fails or returns another type than in `types`."""
     if node.op_type in _COERCED and opsets.get("", _ONE_AXIS_OPSET) < _ONE_AXIS_OPSET:
         return None
-    if _differs(node, values):
+    if _differs(node, values, opsets):
         return None
     feeds = {x: values[x] for x in node.input if x}
     wanted = [y for y in node.output if y]
@@ -80,23 +82,35 @@ def fold(
     return results
 
 
-def _differs(node: Any, values: Mapping[str, np.ndarray]) -> bool:
+def _differs(node: Any, values: Mapping[str, np.ndarray], opsets: Mapping[str, int]) -> bool:
     """Whether the reference implementation computes other numbers than the kernels and onnxruntime.
 
     It is wrong for some windows of pools and transposed convolutions and for the indices of MaxPool, rounds
-    resized integers in another way, and ignores a NaN in the maximum or minimum of a scatter.
+    resized integers in another way, and ignores a NaN in the maximum or minimum of a scatter. LRN loops over
+    the batch in place of the channels, recurrent operators ignore lengths, clip and activations, an old
+    BatchNormalization takes in the batch's own statistics, and OneHot multiplies infinite values by 0.
     """
     match node.op_type:
         case "AveragePool" | "LpPool" | "ConvTranspose" | "DynamicQuantizeLinear":
             return True
+        case "LRN" | "LSTM" | "GRU" | "RNN":
+            return True
+        case "BatchNormalization":
+            return opsets.get("", _INFERENCE_OPSET) < _INFERENCE_OPSET
         case "MaxPool":
-            return len(node.output) > 1
+            return len(node.output) > 1 or _text(node, "auto_pad", "NOTSET") != "NOTSET"
+        case "OneHot":
+            return not np.isfinite(np.asarray(values[node.input[2]], np.float64)).all()
         case "Resize":
             return values[node.input[0]].dtype.kind in "iu"
         case "ScatterElements" | "ScatterND":
-            how = next((a.s for a in node.attribute if a.name == "reduction"), b"none")
-            return how in (b"min", b"max") and values[node.input[0]].dtype.kind not in "iub"
+            how = _text(node, "reduction", "none")
+            return how in ("min", "max") and values[node.input[0]].dtype.kind not in "iub"
     return False
+
+
+def _text(node: Any, name: str, default: str) -> str:
+    return next((a.s.decode() for a in node.attribute if a.name == name), default)
 
 
 def _compute(
