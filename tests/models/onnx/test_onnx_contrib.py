@@ -51,6 +51,7 @@ CASES: list[tuple[str, list[np.ndarray], dict[str, Any]]] = [
     ("QGemm", [*quantized(3, 4), *quantized_columns(5, 4, axis=0), BIAS, *TO], {"transB": 1}),
     ("QGemm", [*quantized(3, 5), *quantized_columns(5, 5, axis=0), BIAS, *TO], {"transB": 1}),
     ("QGemm", [*quantized(3, 4), *quantized_columns(4, 5, axis=1), BIAS, *TO], {}),
+    ("QGemm", [*quantized(3, 4), *quantized(5, 4), BIAS * 99, *TO], {"transB": 1, "alpha": 0.25}),
 ]
 
 

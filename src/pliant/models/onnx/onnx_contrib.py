@@ -130,13 +130,17 @@ def _where(body: _FunctionBuilder) -> None:
 
 
 def _gemm(body: _FunctionBuilder) -> None:
-    """The bias is int32 in units of both scales."""
+    """The bias is int32 in units of both scales, and `alpha` multiplies it too."""
     # Scales of the second matrix are for each column of the product.
     inputs = [body.real(0), body.real(3, axis=0 if body.integer("transB", 0) else 1)]
+    alpha = next((a.f for a in body.node.attribute if a.name == "alpha"), 1.0)
     if body.input_name(6):
         scale = body.add("Mul", [body.input_name(1), body.input_name(4)])
         bias = body.add("Cast", [body.input_name(6)], to=1)
-        inputs.append(body.add("Mul", [bias, scale]))
+        bias = body.add("Mul", [bias, scale])
+        if alpha != 1:
+            bias = body.add("Mul", [bias, body.add("Constant", [], value_float=alpha)])
+        inputs.append(bias)
     body.add("Gemm", inputs, "" if body.input_name(7) else "y0")
     body.with_attributes_of_node()
     if body.input_name(7):
