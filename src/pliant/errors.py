@@ -13,7 +13,8 @@ PliantError
 ├── LaneError             a step of a running program failed
 ├── ClusterError          devices cannot work together: a bad key, address or message, an epoch that ended
 │   ├── PeerLostError     a peer stopped, froze or was disconnected
-│   └── PeerProtocolError a peer violated the protocol
+│   ├── PeerProtocolError a peer violated the protocol
+│   └── NonFiniteError    a member computed numbers that are not finite
 ├── RouteError            no endpoint may answer a request, or a message between nodes cannot be read
 │   ├── DeadlineError     no endpoint is expected to meet a request's deadline
 │   └── PeerCurveError    a node sent an invalid time curve
@@ -95,6 +96,14 @@ class PeerLostError(ClusterError):
 
 class PeerProtocolError(ClusterError):
     """`peer` violated the protocol: a wrong length, version or form of a message."""
+
+    def __init__(self, message: str, peer: str) -> None:
+        super().__init__(message)
+        self.peer = peer
+
+
+class NonFiniteError(ClusterError):
+    """`peer` computed numbers that are not finite: it, or the request's input, is at fault."""
 
     def __init__(self, message: str, peer: str) -> None:
         super().__init__(message)

@@ -18,7 +18,8 @@ Order = Literal["at once", "late", "shuffled"]
 
 
 class LossyNetwork:
-    """As `MemoryNetwork`, but messages of `losing` members vanish, and those of `lying` members are NaN.
+    """As `MemoryNetwork`, but messages of `losing` members vanish, and those of `lying` members are a
+    byte too long.
 
     With an `order` other than "at once" messages are kept until their receiver waits: no clock is involved.
     """
@@ -82,7 +83,8 @@ class LossyComm:
     def send(self, dst: str, tag: Tag, payload: np.ndarray, note: bytes = b"") -> None:
         if self.name in self._network.losing:
             return
-        sent = np.full_like(payload, np.nan) if self.name in self._network.lying else payload.copy()
+        is_lie = self.name in self._network.lying
+        sent = np.zeros(payload.nbytes + 1, np.uint8) if is_lie else payload.copy()
         self._network.post(dst, lambda: self._comm.send(dst, tag, sent, note))
 
     def receive(self, src: str, tag: Tag, into: np.ndarray, timeout_s: float) -> Arrival:

@@ -114,7 +114,7 @@ CONTROL = (
     ReleaseRequest((1, 2)),
     SegmentRequest(5, 2, 3, ("b",), 1.5),
     StopRequest(5),
-    SegmentFailure(5, 2, "b", True, "wrong length"),
+    SegmentFailure(5, 2, "b", True, "wrong length", True),
     SpanReport(5, (StepSpan(5, 1, 2, 0.5, 0.75),)),
     StatusUpdate(10**9, 5),
     HelloRequest(),
@@ -186,6 +186,10 @@ FORMER: Mapping[str, Mapping[str, tuple[Callable[[bytes], Any], Any]]] = {
             ),
         ),
         "node identity": (lambda data: _identity(data), Identity("0a1b", "0.1.0", 2)),
+        "cluster Failed": (
+            lambda data: _read(data),
+            ("ada", 1 << 40, SegmentFailure(5, 2, "b", True, "wrong length")),
+        ),
         "cluster note": (lambda data: decode_note(data, "x"), msgspec.structs.replace(_NOTE, n_arrived={})),
         **more,
     }

@@ -191,13 +191,17 @@ class StopRequest(ControlMessage, frozen=True, tag="Stop"):
 
 
 class SegmentFailure(ControlMessage, frozen=True, tag="Failed"):
-    """A step of `epoch` failed here; `peer` is the member that caused it, if one did."""
+    """A step of `epoch` failed here; `peer` is the member that caused it, if one did.
+
+    If it `is_non_finite`, the peer sent numbers that are not finite; older releases report misbehaviour.
+    """
 
     epoch: int
     segment: int
     peer: str | None
     is_misbehaviour: bool
     reason: str
+    is_non_finite: bool = False
 
 
 class StepSpan(msgspec.Struct, frozen=True, array_like=True):

@@ -18,7 +18,7 @@ from pliant.cluster.lead.run_log import Fault
 from pliant.cluster.member.ready_plan import ReadyPlan
 from pliant.cluster.member.run_executor import RunExecutor, SegmentTask
 from pliant.cluster.watch.fault_attribution import Accusation, Verdict, fault_of
-from pliant.errors import ClusterError, InputError, LaneError
+from pliant.errors import ClusterError, InputError, LaneError, NonFiniteError
 from pliant.ir.cost import Span
 from pliant.ir.program import Program
 from pliant.models.encoder.encoder_source import EncoderSource
@@ -83,18 +83,21 @@ class _AnnouncedSegment:
 class _RunState:
     """The committed state, all before segment `number` with input `x`, and the announced segments.
 
-    `begin` returns a plan for the remaining segments.
+    `begin` returns a plan for the remaining segments without some members. `suspects` sent numbers that are
+    not finite: they are punished if the run succeeds without the members `without`.
     """
 
     held: ReadyPlan
     feeds: Mapping[str, np.ndarray]
-    begin: Callable[[int], ReadyPlan]
+    begin: Callable[[int, Collection[str]], ReadyPlan]
     number: int = 0
     x: np.ndarray | None = None
     epoch: int = -1
     announced: dict[int, _AnnouncedSegment] = field(default_factory=dict)
     members: set[str] = field(default_factory=set)
     faults: list[Fault] = field(default_factory=list)
+    suspects: list[Verdict] = field(default_factory=list)
+    without: set[str] = field(default_factory=set)
     began_s: float = 0.0
 
 
@@ -128,15 +131,16 @@ class RunLeader:
     ) -> RunRecord:
         """Return the model's answer to `feeds` of `tokens` rows, with retries after failures of members.
 
-        `is_alone` excludes all workers. Raises a failure of this member itself.
+        `is_alone` excludes all workers. Raises a failure of this member itself, and InputError if the
+        primary alone, too, computes numbers that are not finite.
         """
         with self._run_lock, self._primary.log.run():
             others = [member.name for member in self._primary.monitor.members] if is_alone else []
 
-            def begin(number: int) -> ReadyPlan:
-                return self._planner.begin(source, tokens, others, number)
+            def begin(number: int, without: Collection[str]) -> ReadyPlan:
+                return self._planner.begin(source, tokens, {*others, *without}, number)
 
-            run = _RunState(begin(0), feeds, begin)
+            run = _RunState(begin(0, ()), feeds, begin)
             self._primary.log.follow(run.held)
             start_s = self._primary.clock()
             try:
@@ -172,11 +176,11 @@ class RunLeader:
         before = run.announced[run.number]
         if run.number == before.held.n_segments - 1:
             return None
-        run.number += 1
+        x = before.held.runner.state(run.number).copy()
+        if not np.isfinite(x).all():  # or its receivers would be blamed
+            return self._doubt_input(run, before.held)
+        run.number, run.x = run.number + 1, x
         run.began_s = self._primary.clock()
-        run.x = before.held.runner.state(run.number - 1).copy()
-        if run.number == 1 and not np.isfinite(run.x).all():  # or its receivers would be blamed
-            raise InputError("the input's numbers are too large: their embedding is not finite.")
         if run.number not in run.announced:
             return self._resume(run)
         coming = run.announced[run.number]
@@ -200,6 +204,18 @@ class RunLeader:
             self._announce(run, run.number + 1, held, lacking)
         return coming.task
 
+    def _doubt_input(self, run: _RunState, held: ReadyPlan) -> SegmentTask:
+        """Repeat a segment whose output is not finite, or raise InputError if no worker took part."""
+        if run.number == 0:
+            raise InputError("the input's numbers are too large: their embedding is not finite.")
+        if not self._others(held):
+            raise InputError(
+                f"the input's numbers are too large or too small for layer {run.number - 1}: its output is "
+                "not finite."
+            )
+        name = self._primary.name
+        return self._repeat(run, NonFiniteError(f"{name} computed numbers that are not finite.", name))
+
     def _resume(self, run: _RunState) -> SegmentTask:
         """Return the next segment by another plan, after all work of the current plan has stopped."""
         self._stop(run)
@@ -210,6 +226,7 @@ class RunLeader:
         if len(run.faults) >= self._n_repeats:
             raise error
         without = self._judge(run, error)
+        self._leave_out(run, without, error)
         noticed_s = self._primary.clock()
         began_s = run.began_s
         task = self._replan(run)
@@ -218,8 +235,20 @@ class RunLeader:
         self._primary.log.add(fault)
         return task
 
+    def _leave_out(self, run: _RunState, found: Collection[Verdict], error: LaneError | ClusterError) -> None:
+        """After numbers that are not finite, continue without their senders, the second time alone.
+
+        If the primary alone computes such numbers, too, the input is at fault, and no member is punished.
+        """
+        suspects, cause = [v for v in found if v.is_non_finite], fault_of(error)
+        is_own = cause.is_non_finite and cause.peer == self._primary.name
+        if is_own or (suspects and run.suspects):
+            run.without.update(member.name for member in self._primary.monitor.members)
+        run.without.update(v.member for v in suspects)
+        run.suspects += suspects
+
     def _replan(self, run: _RunState) -> SegmentTask:
-        run.held = run.begin(run.number)
+        run.held = run.begin(run.number, run.without)
         self._primary.log.follow(run.held)
         return self._attempt(run)
 
@@ -237,12 +266,13 @@ class RunLeader:
 
     def _judge(self, run: _RunState, error: LaneError | ClusterError) -> tuple[Verdict, ...]:
         """Return the members to exclude from the repeat; raises `error` if only this member is at fault."""
-        peer, is_misbehaviour, reason = fault_of(error)
+        of = fault_of(error)
         cause = error.__cause__ if isinstance(error, LaneError) else error
         if not isinstance(cause, ClusterError):
             raise error
-        if peer is not None:
-            accusation = Accusation(self._primary.name, peer, is_misbehaviour, reason)
+        if of.peer is not None:
+            accused_by = self._primary.name
+            accusation = Accusation(accused_by, of.peer, of.is_misbehaviour, of.reason, of.is_non_finite)
             self._primary.accuse(run.epoch, accusation)
         found = self._primary.collect_verdicts()
         self._stop(run)
@@ -260,6 +290,8 @@ class RunLeader:
         ended = set(self._others(run.held))
         for name in ended:
             self._primary.monitor.reset_failures(name)
+        for verdict in run.suspects:
+            self._primary.exclude(verdict)
         for name in run.members - ended:
             self._primary.send(name, StopRequest(run.epoch))
         committed = [run.announced[n] for n in sorted(run.announced)]

@@ -129,8 +129,8 @@ class Primary:
             case MeasureReply(epoch=epoch):
                 self._measured.put(epoch, peer, message)
             case SegmentFailure(epoch=epoch):
-                accused = message.peer or peer
-                self.accuse(epoch, Accusation(peer, accused, message.is_misbehaviour, message.reason))
+                accused, kind = message.peer or peer, message.is_misbehaviour
+                self.accuse(epoch, Accusation(peer, accused, kind, message.reason, message.is_non_finite))
             case SpanReport(epoch=epoch, spans=spans):
                 self._reports.put(epoch, peer, spans)
             case Pong(sent_s=sent_s, clock_s=clock_s):
@@ -302,7 +302,10 @@ class Primary:
         return bool(self._accusations) or any(not self.monitor.is_here(name) for name in members)
 
     def collect_verdicts(self) -> tuple[Verdict, ...]:
-        """The members at fault in the watched epoch, after a grace period for reports; exclude them."""
+        """Return the members at fault in the watched epoch, after a grace period for reports.
+
+        They are excluded, except for numbers that are not finite, which the input may have caused.
+        """
         until_s = self.clock() + self.patience.grace_s
         _, members = self._watched
         with self._news:
@@ -313,10 +316,14 @@ class Primary:
         for verdict in found:
             if verdict.is_liar:
                 self._refuse(verdict.member, verdict.reason, is_barred=True)
-            else:
-                self.monitor.record_failure(verdict.member)
-                self.on_event(f"{verdict.member} is excluded: {verdict.reason}")
+            elif not verdict.is_non_finite:
+                self.exclude(verdict)
         return found
+
+    def exclude(self, verdict: Verdict) -> None:
+        """Exclude a member from new plans for its back-off."""
+        self.monitor.record_failure(verdict.member)
+        self.on_event(f"{verdict.member} is excluded: {verdict.reason}")
 
     def _refused(self, members: Collection[str]) -> Iterator[Accusation]:
         """Yield accusations of those of `members` that were refused for invalid messages."""

@@ -5,7 +5,7 @@ The primary and the workers share this code; they differ only in how the next se
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from math import inf, isfinite
+from math import inf
 from typing import Protocol, final
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy as np
 from pliant.cluster.control.messages import Note, StepSpan, decode_note, encode_note
 from pliant.cluster.net.activation_coding import Coding, coded_bytes, decode, encode
 from pliant.cluster.net.comm import Comm, Tag
-from pliant.errors import LaneError, PeerProtocolError
+from pliant.errors import LaneError, NonFiniteError
 from pliant.ir.cost import Span
 from pliant.ir.program import Compute, Exchange, Program, Segment
 from pliant.ir.projection import Projection
@@ -191,8 +191,8 @@ class RunExecutor:
             arrival = self.comm.receive(work.src, tag, data, task.timeout_s)
             end_s = self.lanes.clock() - arrival.waited_s
             decode(data, task.coding, into)
-        if not isfinite(into.sum()):
-            raise PeerProtocolError(f"{work.src} sent numbers that are not finite as {work}.", work.src)
+        if not np.isfinite(into).all():
+            raise NonFiniteError(f"{work.src} sent numbers that are not finite as {work}.", work.src)
         said = decode_note(arrival.note, work.src)
         before, seconds = self._arrived.get(work.src, (0, 0.0))
         self._arrived[work.src] = before + n_bytes, seconds + end_s - said.sent_s

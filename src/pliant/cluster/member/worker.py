@@ -373,8 +373,9 @@ class ClusterWorker:
         self._n_failed += 1
         if epoch <= self._stopped or self._serving is None:
             return
-        peer, is_misbehaviour, reason = fault_of(error)
-        self._send(self._serving, SegmentFailure(epoch, segment, peer, is_misbehaviour, reason))
+        of = fault_of(error)
+        failure = SegmentFailure(epoch, segment, of.peer, of.is_misbehaviour, of.reason, of.is_non_finite)
+        self._send(self._serving, failure)
 
     def _send(self, peer: str, message: AnyMessage) -> None:
         with suppress(ClusterError):  # a closed peer is detected by missed heartbeats

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from pliant.errors import PeerLostError, PeerProtocolError
+from pliant.errors import NonFiniteError, PeerLostError, PeerProtocolError
 
 _A_BEAT_S = 0.1
 """A departed member that was heard more recently than this sent a Bye, rather than fell silent."""
@@ -12,29 +12,49 @@ _A_BEAT_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Accusation:
-    """`accuser` timed out waiting for `accused`, or received an invalid message (`is_misbehaviour`)."""
+    """`accuser` timed out waiting for `accused`, or received an invalid message (`is_misbehaviour`) or
+    numbers that are not finite (`is_non_finite`).
+    """
 
     accuser: str
     accused: str
     is_misbehaviour: bool
     reason: str
+    is_non_finite: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A member to exclude, and why; `is_liar` members are never admitted again."""
+    """A member to exclude, and why; `is_liar` members are never admitted again.
+
+    If it `is_non_finite`, the member sent numbers that are not finite, which the input may have caused.
+    """
 
     member: str
     is_liar: bool
     reason: str
+    is_non_finite: bool = False
 
 
-def fault_of(error: BaseException) -> tuple[str | None, bool, str]:
-    """Return the peer that `error` or its cause names, whether it misbehaved, and the reason."""
+@dataclass(frozen=True, slots=True)
+class FaultCause:
+    """What an error says of a fault: the peer that it names, if any, and the kind of the fault."""
+
+    peer: str | None
+    is_misbehaviour: bool
+    reason: str
+    is_non_finite: bool = False
+
+
+def fault_of(error: BaseException) -> FaultCause:
+    """Return the peer that `error` or its cause names, the kind of its fault, and the reason."""
     cause = error.__cause__ if error.__cause__ is not None else error
-    if isinstance(cause, PeerLostError | PeerProtocolError):
-        return cause.peer, isinstance(cause, PeerProtocolError), str(cause)
-    return None, False, str(cause)
+    match cause:
+        case PeerLostError(peer=peer) | PeerProtocolError(peer=peer) | NonFiniteError(peer=peer):
+            is_misbehaviour = isinstance(cause, PeerProtocolError)
+            return FaultCause(peer, is_misbehaviour, str(cause), isinstance(cause, NonFiniteError))
+        case _:
+            return FaultCause(None, False, str(cause))
 
 
 def attribute_faults(
@@ -51,7 +71,7 @@ def attribute_faults(
     found: dict[str, Verdict] = {}
     for a in accusations:
         if a.accused == primary:
-            found[a.accuser] = Verdict(a.accuser, False, f"blames the primary: {a.reason}")
+            found[a.accuser] = Verdict(a.accuser, False, f"blames the primary: {a.reason}", a.is_non_finite)
         elif a.is_misbehaviour:
             found[a.accused] = Verdict(a.accused, True, a.reason)
     for member, for_s in silent.items():
@@ -61,7 +81,7 @@ def attribute_faults(
     if not found and waiting:
         accusers = {a.accuser for a in waiting}
         ends = [a for a in waiting if a.accused not in accusers] or _most_accused(waiting)
-        found = {a.accused: Verdict(a.accused, False, a.reason) for a in reversed(ends)}
+        found = {a.accused: Verdict(a.accused, False, a.reason, a.is_non_finite) for a in reversed(ends)}
     return tuple(found[member] for member in sorted(found) if member != primary)
 
 
