@@ -95,3 +95,39 @@ def test_whatever_goes_wrong_while_a_plan_is_prepared_is_said(cluster: FakeClust
         with pytest.raises(PlanNotReadyError, match="a: odd"):
             cluster.primary.plans.prepare(cluster.source, partition, "fp32")
     assert cluster.primary.plans.prepare(cluster.source, partition, "fp32")[0].partition is partition
+
+
+def test_weights_of_a_plan_that_failed_to_be_prepared_are_freed(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that could not connect to the others kept them until it served a primary again."""
+    cluster.add("a")
+    cluster.primary.wait_for(1, 10.0)
+    kept, is_odd = SimpleQueue[tuple[str, int]](), [False]
+    prepare = FakeStageBuilder.prepare
+
+    def odd(self: FakeStageBuilder, source: EncoderSource, partition: Partition) -> FakeStageRunner:
+        if self.name == "a" and is_odd[0]:
+            raise ValueError("odd")
+        return prepare(self, source, partition)
+
+    monkeypatch.setattr(FakeStageBuilder, "prepare", odd)
+    monkeypatch.setattr(FakeStageBuilder, "keep", lambda self, held: kept.put((self.name, len(held))))
+    partition, plans = spread(cluster.spec, 7, "p", "pa"), cluster.primary.plans
+    for n_held in range(2):
+        is_odd[0] = True
+        with pytest.raises(PlanNotReadyError, match="a: odd"):
+            plans.prepare(cluster.source, partition, "fp32")
+        assert kept.get(timeout=20.0) == ("a", n_held)
+        is_odd[0] = False
+        plans.prepare(cluster.source, partition, "fp32")
+
+
+def test_a_worker_that_serves_no_primary_frees_what_it_is_told_to(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ignored the request, as if it served another primary."""
+    worker, kept = cluster.add("a").worker, SimpleQueue[tuple[str, int]]()
+    monkeypatch.setattr(FakeStageBuilder, "keep", lambda self, held: kept.put((self.name, len(held))))
+    worker.handle_message("p", ReleaseRequest(()))
+    assert kept.get(timeout=20.0) == ("a", 0)

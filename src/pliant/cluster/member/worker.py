@@ -253,7 +253,7 @@ class ClusterWorker:
                     self._prepare(peer, message)
                 case MeasureRequest():
                     self._measure(peer, message)
-                case ReleaseRequest(keep=keep) if peer == self._serving:
+                case ReleaseRequest(keep=keep) if self._serving in (None, peer):
                     with self._lock:
                         self._plans = {n: plan for n, plan in self._plans.items() if n in keep}
                         if not self._plans:
@@ -272,6 +272,9 @@ class ClusterWorker:
                 runner = self._builder.prepare(source, wanted.partition)
             self._connector.join(wanted.members, wanted.addresses, wanted.rendezvous, self._inbox.empty)
         except Exception as error:  # noqa: BLE001 - any error must be sent: the primary waits for an answer
+            with self._lock:
+                held = [plan.runner for plan in self._plans.values()]
+            self._builder.keep(held)  # not the weights that were loaded for this plan
             self._send(peer, PrepareFailure(wanted.plan, f"{error}" or type(error).__name__))
             return
         with self._lock:
