@@ -144,6 +144,33 @@ def test_plans_of_a_kind_in_doubt_are_searched_once_more(
 
 
 @pytest.mark.usefixtures("quick_links")
+def test_a_partition_that_is_held_is_not_prepared_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans that alternate between two devices were loaded anew for every length at each change."""
+    searches, is_shared = Searches(), True
+
+    def choose(spec: EncoderSpec, tokens: int, devices: Collection[str], *_: Any) -> Partition:
+        alone = searches.choose(spec, tokens)
+        return split(spec, tokens, devices) if is_shared else alone
+
+    with FakeCluster() as cluster:
+        cluster.add("a")
+        cluster.primary.wait_for(1, 10.0)
+        monkeypatch.setattr(cluster.primary, "clock", searches.clock)
+        with AdaptivePlanner(cluster.primary, lambda: 10**9, choose) as planner:
+            shared = planner.begin(cluster.source, 8, ())
+            is_shared = False
+            planner.doubt("ws")
+            searches.now_s += 5.0
+            assert planner.begin(cluster.source, 8, ()) is not shared
+            is_shared = True
+            planner.reconsider()
+            searches.now_s += 5.0
+            assert planner.begin(cluster.source, 8, ()) is shared
+            assert planner.begin(cluster.source, 8, ()) is shared
+            assert len(searches.lengths) == 3
+
+
+@pytest.mark.usefixtures("quick_links")
 def test_runs_that_took_longer_than_predicted_put_their_plan_in_doubt() -> None:
     """The saving that a split needs was read at the next search alone, which a held plan does not have."""
     margins = Margins()
