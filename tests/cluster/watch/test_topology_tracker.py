@@ -9,9 +9,11 @@ import pytest
 
 from pliant.cluster.control.messages import Note
 from pliant.cluster.lead.predict import predict
+from pliant.cluster.watch.retry_backoff import FIRST_S
 from pliant.cluster.watch.topology_tracker import TopologyTracker
 from pliant.ir.capability import Capability
 from pliant.ir.link import Link
+from pliant.ir.program import Compute
 from tests.cluster.fakes import FakeCluster, SyntheticSource, spread
 
 DEVICE = Capability(1.0, 1e9, 1 << 30)
@@ -140,6 +142,39 @@ def test_a_worker_that_was_left_out_as_slow_is_reconsidered_on_demand(
     assert after["a"].drifts == ()
     assert after["p"].drifts == slowed["p"].drifts, "the primary has a part in every run"
     assert not known.reconsider()
+
+
+@pytest.mark.parametrize(("slower_b", "expected"), [(1.0, 1.0), (1.13, 1.13), (3.0, 1.25)])
+def test_an_unused_worker_keeps_the_drift_that_the_one_in_use_has_too(
+    cluster: FakeCluster,
+    surveys: list[set[str]],
+    monkeypatch: pytest.MonkeyPatch,
+    slower_b: float,
+    expected: float,
+) -> None:
+    """Plans moved to and fro between equal workers that both ran slower than measured."""
+    now_s = [0.0]
+    monkeypatch.setattr(cluster.primary, "clock", lambda: now_s[0])
+    known = picture_with_a(cluster)
+    cluster.add("b")
+    cluster.primary.wait_for(2, 10.0)
+    known.measure(cluster.source, 8)
+
+    def run(worker: str, factor: float) -> None:
+        partition = spread(cluster.spec, 8, "p", f"p{worker}")
+        solved = predict(cluster.spec, partition, known.snapshot())
+        work = {kind: solved.cost.flops(Compute(kind, device=worker)) for kind in ("attend", "rest")}
+        seconds = {kind: factor * DEVICE.seconds(kind, n) for kind, n in work.items()}
+        for _ in range(3):
+            known.update(solved, {worker: Note(0.0, 1 << 30, seconds)})
+
+    run("a", 1.3)
+    assert known.snapshot().capabilities["a"].drift("rest") == pytest.approx(1.3, rel=0.02)
+    for _ in range(2):
+        now_s[0] += FIRST_S
+        run("b", slower_b)
+        known.measure(cluster.source, 8)
+    assert known.snapshot().capabilities["a"].drift("rest") == pytest.approx(expected, rel=0.02)
 
 
 @pytest.mark.parametrize("change", [{"n_threads": 8}, {"data_address": "tcp://127.0.0.1:9"}])

@@ -24,6 +24,8 @@ UNKNOWN = Capability(cycles_per_flop=0.1, frequency_Hz=2e9, free_bytes=1 << 40, 
 """Assumed capability of a device before it is measured: about 20 GFLOP/s."""
 UNKNOWN_LINK = Interface(100e6, 100e6)
 UNKNOWN_LATENCY_S = 0.5e-3
+_MOST_COMMON = 1.25
+"""Largest drift that a worker may share with those in use; a larger one is of the devices themselves."""
 _PATIENCE_S = 10.0
 """How long runs exclude a worker that must be measured between runs."""
 
@@ -47,6 +49,7 @@ class TopologyTracker:
         self._processes: dict[str, tuple[str, int]] = {}
         self._lacks: set[tuple[str, str]] = set()
         self._drifts: dict[str, Capability] = {}
+        self._in_use: frozenset[str] = frozenset()
         self._links: Links | None = None
         self._surveyed: set[str] = set()
         self._measured_links: Links | None = None
@@ -93,7 +96,7 @@ class TopologyTracker:
 
         If measuring is enabled, measures devices without a measurement of this model, and links of new
         devices (Hepti 4.1). The measurement of a device that took no part in runs for its back-off
-        replaces later observations.
+        replaces later observations, except for a drift that all workers in use have as well.
         """
         self._unconfirmed = {}
         self._own_free_bytes = None
@@ -126,7 +129,9 @@ class TopologyTracker:
         if self._primary.name in notes:
             self._own_free_bytes = notes[self._primary.name].free_bytes  # read a moment ago
         now_s = self._primary.clock()
-        self._worked.record_reports([name for name, note in notes.items() if note.compute_s], now_s)
+        worked = frozenset(name for name, note in notes.items() if note.compute_s)
+        self._in_use = worked - {self._primary.name}
+        self._worked.record_reports(worked, now_s)
         self._sent.record_reports(
             {end for name, note in notes.items() for src in note.arrived for end in (name, src)}, now_s
         )
@@ -159,12 +164,17 @@ class TopologyTracker:
                 self._surveyed.discard(member.name)
 
     def _is_slowed(self, name: str) -> bool:
-        return max((drift.factor for drift in self._drifts[name].drifts), default=1.0) > 1.0 + THRESHOLD
+        return self._most_drift(name) > 1.0 + THRESHOLD
+
+    def _most_drift(self, name: str) -> float:
+        drifts = self._drifts[name].drifts if name in self._drifts else ()
+        return max((drift.factor for drift in drifts), default=1.0)
 
     def _reset_due(self) -> None:
         here = self.here()
-        for name in self._worked.take_due(here):
-            self._drifts.pop(name, None)
+        common = min((self._most_drift(name) for name in self._in_use), default=1.0)
+        for name in self._worked.take_due(here) & self._drifts.keys():
+            self._drifts[name] = _recover(self._drifts[name], min(common, _MOST_COMMON))
         silent = self._sent.take_due(here)
         if self._links is not None and self._measured_links is not None:
             self._links = restore_measured_links(self._links, self._measured_links, silent)
@@ -199,3 +209,9 @@ class TopologyTracker:
                     f"{member.name} is excluded: it does not hold this exact model ({self._model[:12]}); "
                     "start its worker with --model and a true copy."
                 )
+
+
+def _recover(device: Capability, common: float) -> Capability:
+    """Return a device without drift, except for one that workers in use have too: it is the measurements'."""
+    drifts = tuple(replace(one, factor=min(max(one.factor, 1.0), common)) for one in device.drifts)
+    return replace(device, drifts=drifts if common > 1.0 else ())
