@@ -318,3 +318,15 @@ def test_a_resized_length_is_a_product_in_float32() -> None:
       none = Constant <value = float[0] {}> () s = Constant <value = float[2] {0.35, 1.5}> ()
       y = Resize <mode = "linear"> (x, none, s) }"""
     assert bound(parse(text)).types["y"].shape == (14, 3)
+
+
+@pytest.mark.parametrize("opset", [7, 9, 10])
+def test_a_resized_length_of_an_older_model_is_a_product_in_float32(opset: int) -> None:
+    """As in onnxruntime; in float64, 10 times float32(1.3) lies below 13."""
+    nodes = {
+        7: "y = Upsample <scales = [1.0, 1.3]> (x)",
+        9: "s = Constant <value = float[2] {1.0, 1.3}> () y = Upsample (x, s)",
+        10: "s = Constant <value = float[2] {1.0, 1.3}> () y = Resize (x, s)",
+    }
+    graph = bound(parse(f"g (float[2,10] x) => (float y) {{ {nodes[opset]} }}", opset))
+    assert graph.types["y"].shape == (2, 13)

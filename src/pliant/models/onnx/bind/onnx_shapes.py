@@ -134,9 +134,10 @@ def _resize(
 
     ONNX's inference multiplies in float64 and gets 223. Given sizes and invalid inputs are left to it.
     """
-    names = (*node.input, "", "")[2:4]
-    scales = values.get(names[0])
-    if len(node.input) < 3 or names[1] or scales is None or scales.dtype != np.float32 or not scales.size:
+    # Upsample and Resize before opset 11 had the scales as the second of two inputs, or as an attribute.
+    given = next((np.array(a.floats, np.float32) for a in node.attribute if a.name == "scales"), None)
+    scales = values.get((*node.input, "", "")[1 if len(node.input) == 2 else 2]) if given is None else given
+    if any(node.input[3:]) or scales is None or scales.dtype != np.float32 or not scales.size:
         return None
     type_ = types[node.input[0]]
     rank = len(type_.shape)
@@ -152,6 +153,7 @@ def _resize(
 
 _RULES: Mapping[str, Any] = {
     "Resize": _resize,
+    "Upsample": _resize,
     "STFT": _stft,
     "Compress": _compress,
     "GroupNormalization": _like_first,
