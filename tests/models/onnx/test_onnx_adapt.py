@@ -151,3 +151,20 @@ def test_a_convolution_of_other_floats_is_computed_in_float32(op: str, dtype: st
     assert got.dtype == dtype
     # Half an ulp of float16 at the largest output, 10 or so; float32 sums of 27 terms are far below.
     np.testing.assert_allclose(got, wanted, rtol=1e-3 if dtype == "float16" else 1e-5, atol=4e-3)
+
+
+@pytest.mark.parametrize("factors", [(0.7, 1.7), (1.5, 0.45), (0.3, 0.9), (0.5, 2.0), (1.0, 0.6)])
+def test_a_resize_of_opset_10_chooses_as_onnxruntime(factors: tuple[float, float]) -> None:
+    """It had no nearest_mode: onnxruntime rounds up along an axis that shrinks, and down along others."""
+    x = np.arange(70, dtype=np.float32).reshape(1, 1, 7, 10)
+    graph = helper.make_graph(
+        [helper.make_node("Resize", ["x", "s"], ["y"], mode="nearest")],
+        "g",
+        [helper.make_tensor_value_info("x", 1, x.shape)],
+        [helper.make_tensor_value_info("y", 1, None)],
+        [numpy_helper.from_array(np.float32([1, 1, *factors]), "s")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 10)], ir_version=5)
+    (wanted,) = _asked(model, {"x": x})
+    with compile_model(model, threads=1) as session:
+        np.testing.assert_array_equal(session.run({"x": x})["y"], wanted)

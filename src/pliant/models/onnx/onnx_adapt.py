@@ -117,17 +117,17 @@ def _upsample(node: Node, context: AdapterContext) -> list[Node]:
         else context.constant(f"{node.outputs[0]}.scales", np.array(scales, np.float32))
     )
     mode = node.text("mode", "nearest")
-    return [_resize(node, given, mode)]
+    return [_resize(node, given, mode, "floor")]
 
 
 def _resize_10(node: Node, context: AdapterContext) -> list[Node]:
     if len(node.inputs) > 2:
         return [node]
-    return [_resize(node, node.inputs[1], node.text("mode", "nearest"))]
+    return [_resize(node, node.inputs[1], node.text("mode", "nearest"), "simple")]
 
 
-def _resize(node: Node, scales: str, mode: str) -> Node:
-    attributes = {"mode": mode, "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+def _resize(node: Node, scales: str, mode: str, rounding: str) -> Node:
+    attributes = {"mode": mode, "coordinate_transformation_mode": "asymmetric", "nearest_mode": rounding}
     return replace(node, op="Resize", inputs=(node.inputs[0], "", scales), attributes=attributes)
 
 

@@ -1,6 +1,7 @@
 """Lower Resize; two adjacent axes are resized in one pass.
 
-The attribute `layout` is an extension of pliant: a "nhwc" tensor's type has its channels last.
+Extensions of pliant: the attribute `layout`, "nhwc" for a tensor whose type has its channels last, and the
+nearest_mode "simple" of opset 10, which rounds up along an axis that shrinks and down along others.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,7 +32,7 @@ from pliant.kernels.emit.dtypes import DTYPES
 from pliant.kernels.move.nearest import SIZES, NearestArgs, nearest_ir
 from pliant.kernels.move.resample import ResampleArgs, ResampleForm, resample_ir
 
-_ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
+_ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil", "simple")
 _COORDINATES = (
     *("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel"),
     *("align_corners", "asymmetric", "tf_crop_and_resize"),

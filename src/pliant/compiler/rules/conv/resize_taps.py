@@ -59,7 +59,10 @@ def make_taps(n_in: int, n_out: int, scaling: AxisScaling, options: ResizeOption
     """The taps of one axis."""
     if options.mode == "nearest":
         x = _single(n_in, n_out, scaling, options.coordinates)
-        places = _round(x, options.rounding)[:, None]
+        rounding = options.rounding
+        if rounding == "simple":
+            rounding = "ceil" if scaling.scale < 1 else "floor"
+        places = _round(x, rounding)[:, None]
         weights = np.ones(places.shape)
     else:
         x = _coordinates(n_in, n_out, scaling, options.coordinates)
