@@ -111,6 +111,18 @@ def test_nearest_chooses_as_onnxruntime(rounding: str, coordinates: str) -> None
         np.testing.assert_array_equal(y, wanted, err_msg=f"{n} by {given}")
 
 
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+@pytest.mark.parametrize("opset", [11, 18])
+def test_half_pixels_of_tensorflow_are_not_shifted_back(mode: str, opset: int) -> None:
+    """Opset 11 alone has the rule in its text, onnxruntime in every opset."""
+    attributes = {"mode": mode, "coordinate_transformation_mode": "tf_half_pixel_for_nn"}
+    for factors in ((0.7, 1.7), (2, 0.5), (0.3, 3)):
+        inputs = [numbers(1, 1, 7, 10), np.float32([]), np.float32([1, 1, *factors])]
+        wanted = answer_of_onnxruntime("Resize", inputs, attributes, opset=opset)
+        (y,) = run_node("Resize", inputs, attributes, types=[type_of(wanted)], isa=HOST, constants=(1, 2))
+        np.testing.assert_allclose(y, wanted, rtol=1e-5, atol=1e-4)
+
+
 @pytest.mark.parametrize("mode", ["linear", "cubic"])
 @pytest.mark.parametrize("is_inside_only", [0, 1])
 def test_antialias_widens_the_filter(mode: str, is_inside_only: int) -> None:

@@ -35,7 +35,7 @@ from pliant.kernels.move.resample import ResampleArgs, ResampleForm, resample_ir
 _ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil", "simple")
 _COORDINATES = (
     *("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel"),
-    *("align_corners", "asymmetric", "tf_crop_and_resize"),
+    *("align_corners", "asymmetric", "tf_crop_and_resize", "tf_half_pixel_for_nn"),
 )
 
 
