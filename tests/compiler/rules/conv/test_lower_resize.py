@@ -42,9 +42,10 @@ def test_filters_on_every_instruction_set(mode: str, isa: Isa) -> None:
 
 @pytest.mark.parametrize(("mode", "coordinates"), list(itertools.product(["linear", "cubic"], COORDINATES)))
 def test_every_coordinate_rule(mode: str, coordinates: str) -> None:
-    """Up and down, to a length of one too."""
+    """Up and down, to a length of one too: of pytorch_half_pixel, ONNX's reference takes -0.5 there."""
     attributes = {"mode": mode, "coordinate_transformation_mode": coordinates}
-    for scales in ((2.5, 1.5), (0.5, 0.3), (0.125, 1.0)):
+    least = 0.25 if coordinates == "pytorch_half_pixel" else 0.125
+    for scales in ((2.5, 1.5), (0.5, 0.3), (least, 1.0)):
         _check(numbers(8, 11), scales, attributes)
 
 
@@ -121,6 +122,17 @@ def test_half_pixels_of_tensorflow_are_not_shifted_back(mode: str, opset: int) -
         wanted = answer_of_onnxruntime("Resize", inputs, attributes, opset=opset)
         (y,) = run_node("Resize", inputs, attributes, types=[type_of(wanted)], isa=HOST, constants=(1, 2))
         np.testing.assert_allclose(y, wanted, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+@pytest.mark.parametrize("factors", [(0.125, 0.5), (0.19, 0.19), (0.7, 0.125)])
+def test_half_pixels_of_torch_end_at_the_first_position(mode: str, factors: tuple[float, ...]) -> None:
+    """ONNX's text has the coordinate 0 for a length of 1 once rounded, as onnxruntime does."""
+    attributes = {"mode": mode, "coordinate_transformation_mode": "pytorch_half_pixel"}
+    inputs = [numbers(1, 1, 8, 8), None, np.float32([1, 1, *factors])]
+    wanted = answer_of_onnxruntime("Resize", inputs, attributes)
+    (y,) = run_node("Resize", inputs, attributes, types=[type_of(wanted)], isa=HOST, constants=(2,))
+    np.testing.assert_allclose(y, wanted, rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.parametrize("mode", ["linear", "cubic"])

@@ -39,6 +39,12 @@ CASES: list[tuple[str, list[np.ndarray], dict[str, Any], int]] = [
         {"kernel_shape": [4, 5], "strides": [1, 2], "auto_pad": "SAME_LOWER"},
         13,
     ),
+    (
+        "Resize",
+        [floats(1, 1, 8, 8), floats(0), np.float32([1, 1, 0.125, 2])],
+        {"mode": "cubic", "coordinate_transformation_mode": "pytorch_half_pixel"},
+        13,
+    ),
     ("OneHot", [np.array([0, 2]), np.array(3), np.float32([-np.inf, 0])], {}, 13),
 ]
 

@@ -100,8 +100,8 @@ def _coordinates(n_in: int, n_out: int, scaling: AxisScaling, mode: str) -> np.n
     if mode == "tf_crop_and_resize":
         span = (scaling.end - scaling.start) * (n_in - 1)
         return scaling.start * (n_in - 1) + (y * 0 + span / 2 if is_one else y * span / (length - 1))
-    if mode == "pytorch_half_pixel" and is_one:
-        return y * 0 - 0.5
+    if mode == "pytorch_half_pixel" and n_out == 1:
+        return y * 0
     if mode == "tf_half_pixel_for_nn":
         return (y + 0.5) / scale
     offset = n_in / 2 * (1 - n_out / length) if mode == "half_pixel_symmetric" else 0.0
@@ -128,8 +128,8 @@ def _single(n_in: int, n_out: int, scaling: AxisScaling, mode: str) -> np.ndarra
     if mode == "half_pixel_symmetric":
         offset = n / 2 * (one - np.float32(n_out) / (scale * n))
         return (offset + (y + half) / np.float64(scale) - 0.5).astype(np.float32)
-    if mode == "pytorch_half_pixel" and is_one:
-        return y - half
+    if mode == "pytorch_half_pixel" and n_out == 1:
+        return y
     if mode == "tf_half_pixel_for_nn":
         return (y + half) / scale
     return (y + half) / scale - half

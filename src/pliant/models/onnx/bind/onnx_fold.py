@@ -86,14 +86,15 @@ def _differs(node: Any, values: Mapping[str, np.ndarray], opsets: Mapping[str, i
     """Whether the reference implementation computes other numbers than the kernels and onnxruntime.
 
     It is wrong for some windows of pools and transposed convolutions and for the indices of MaxPool, rounds
-    resized integers in another way, and ignores a NaN in the maximum or minimum of a scatter. LRN loops over
-    the batch in place of the channels, recurrent operators ignore lengths, clip and activations, an old
-    BatchNormalization takes in the batch's own statistics, and OneHot multiplies infinite values by 0.
+    resized integers and halfway coordinates in another way, and ignores a NaN in the maximum or minimum of a
+    scatter. LRN loops over the batch in place of the channels, recurrent operators ignore lengths, clip and
+    activations, an old BatchNormalization takes in the batch's own statistics, and OneHot multiplies infinite
+    values by 0.
     """
     match node.op_type:
         case "AveragePool" | "LpPool" | "ConvTranspose" | "DynamicQuantizeLinear":
             return True
-        case "LRN" | "LSTM" | "GRU" | "RNN":
+        case "LRN" | "LSTM" | "GRU" | "RNN" | "Resize":
             return True
         case "BatchNormalization":
             return opsets.get("", _INFERENCE_OPSET) < _INFERENCE_OPSET
@@ -101,8 +102,6 @@ def _differs(node: Any, values: Mapping[str, np.ndarray], opsets: Mapping[str, i
             return len(node.output) > 1 or _text(node, "auto_pad", "NOTSET") != "NOTSET"
         case "OneHot":
             return not np.isfinite(np.asarray(values[node.input[2]], np.float64)).all()
-        case "Resize":
-            return values[node.input[0]].dtype.kind in "iu"
         case "ScatterElements" | "ScatterND":
             how = _text(node, "reduction", "none")
             return how in ("min", "max") and values[node.input[0]].dtype.kind not in "iub"
