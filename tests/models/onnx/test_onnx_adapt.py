@@ -168,3 +168,15 @@ def test_a_resize_of_opset_10_chooses_as_onnxruntime(factors: tuple[float, float
     (wanted,) = _asked(model, {"x": x})
     with compile_model(model, threads=1) as session:
         np.testing.assert_array_equal(session.run({"x": x})["y"], wanted)
+
+
+@pytest.mark.parametrize("n", [17, 40])
+@pytest.mark.parametrize("op", ["Sum", "Max", "Min", "Mean"])
+def test_any_number_of_tensors_is_read(op: str, n: int) -> None:
+    """One kernel reads at most 16; densely connected networks add more, of several shapes too."""
+    shapes = [((3, 4), (4,), (3, 1), (2, 1, 4))[i % 4] for i in range(n)]
+    feeds = _feeds({f"x{i}": shape for i, shape in enumerate(shapes)})
+    model = _one(op, feeds, {}, 1, "float32")
+    (wanted,) = _asked(model, feeds)
+    with compile_model(model, threads=1) as session:
+        np.testing.assert_allclose(session.run(feeds)["y0"], wanted, rtol=1e-5, atol=1e-6)

@@ -229,6 +229,28 @@ def _shorter_block(node: Node, context: AdapterContext) -> list[Node]:
     return [*nodes, replace(node, inputs=tuple(inputs), attributes={**node.attributes, "block_size": 1})]
 
 
+def _variadic(node: Node, context: AdapterContext) -> list[Node]:
+    """More tensors than a kernel reads become a chain of nodes, which takes them in the same order."""
+    if len(set(node.inputs)) <= _MOST_INPUTS:
+        return [node]
+    y, rest = node.outputs[0], list(node.inputs)
+    type_ = context.type(y)
+    op = "Sum" if node.op == "Mean" else node.op
+    nodes: list[Node] = []
+    while len(rest) > _MOST_INPUTS:
+        some, rest = rest[:_MOST_INPUTS], rest[_MOST_INPUTS:]
+        shape = np.broadcast_shapes(*(context.type(x).shape for x in some))
+        part = context.tensor(f"{y}.part", TensorType(type_.dtype, shape))
+        nodes.append(Node(op, tuple(some), (part,), {}, node.name))
+        rest.insert(0, part)
+    if node.op != "Mean":
+        return [*nodes, replace(node, inputs=tuple(rest))]
+    total = context.tensor(f"{y}.sum", type_)
+    count = context.constant(f"{y}.count", np.asarray(len(node.inputs)).astype(type_.numpy))
+    nodes.append(Node(op, tuple(rest), (total,), {}, node.name))
+    return [*nodes, Node("Div", (total, count), (y,), {}, node.name)]
+
+
 def _roi_align(node: Node, context: AdapterContext) -> list[Node]:
     old = {"coordinate_transformation_mode": "output_half_pixel"}
     return [replace(node, attributes={**node.attributes, **old})]
@@ -248,6 +270,9 @@ def _clip(node: Node, context: AdapterContext) -> list[Node]:
 def _drop_attributes(node: Node, *names: str) -> Mapping[str, Attribute]:
     return {k: v for k, v in node.attributes.items() if k not in names}
 
+
+_MOST_INPUTS = 16
+"""The tensors that one element-wise kernel reads, MAX_INPUTS in kernels/rows/map.py."""
 
 _REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "SumSquare")
 
@@ -273,6 +298,7 @@ _ADAPTERS: Mapping[str, tuple[int, Adapter]] = {
     "Pad": (11, _pad),
     "Clip": (11, _clip),
     "RoiAlign": (16, _roi_align),
+    **dict.fromkeys(("Sum", "Max", "Min", "Mean"), (99, _variadic)),
     "QuantizeLinear": (99, _shorter_block),
     "DequantizeLinear": (99, _shorter_block),
 }
