@@ -23,6 +23,19 @@ def test_a_packed_model_can_be_inspected_and_verified(
     assert "files are unchanged" in cli("inspect", tmp_path / "s", "--verify").stdout
 
 
+def test_a_store_of_some_bits_runs_and_one_of_a_bit_is_refused(
+    cli: Cli, as_json: Callable[..., Any], model: Path, tmp_path: Path
+) -> None:
+    """What `pack --bits` wrote, `run` reads: it used to plan full fidelity, whatever was stored."""
+    as_json("pack", model, "-o", tmp_path / "s", "--bits", "2,4")
+    assert as_json("run", tmp_path / "s", "--text", "a good film")["bits"] == [[4] * 4] * 2
+    assert as_json("plan", tmp_path / "s")["bits"] == [[4] * 4] * 2
+    as_json("pack", model, "-o", tmp_path / "one", "--bits", "1")
+    refused = cli("plan", tmp_path / "one")
+    assert refused.exit_code == 1
+    assert "--bits 2 or more" in refused.stderr
+
+
 def test_a_flipped_bit_is_found_and_its_file_named(cli: Cli, model: Path, tmp_path: Path) -> None:
     """`inspect` alone reads no weights; --verify reads every byte."""
     cli("pack", model, "-o", tmp_path / "s")

@@ -262,6 +262,24 @@ def test_the_planner_counts_the_reads_that_the_store_makes(wide_store: Store, da
     assert len(wide_store.plan_reads(runs)) == count_reads(store_shape(wide_store.spec), runs)
 
 
+@pytest.mark.parametrize("bits", [(2,), (2, 4), (3, 32), (5,)])
+def test_the_planner_counts_the_reads_of_a_store_of_some_bits(
+    bits: tuple[int, ...], wide_store: Store, tmp_path: Path
+) -> None:
+    """Parts that were left out make others adjacent."""
+    model = write_model(tmp_path / "model", wide_store.spec)
+    rng = np.random.default_rng(0)
+    with open_store(build(open_checkpoint(model), tmp_path / "store", bits=bits)) as store:
+        shape, (first, *_) = store_shape(store.spec, bits), store.manifest.layers
+        start = min(min(part.offsets) for part in first.parts)
+        for part in first.parts:
+            assert [at + start for at in shape.offsets[part.part]] == list(part.offsets)
+        for _ in range(200):
+            cells = [(p.part, s) for p in first.parts for s in range(5) if rng.integers(2)]
+            runs = [SliceRun(1, part, s, 1) for part, s in cells]
+            assert len(store.plan_reads(runs)) == count_reads(shape, runs)
+
+
 def test_six_bits_a_weight_hold_all_bitwidths(minilm_store: Store) -> None:
     """The paper's store of k = 2..6 takes 20 bits a weight."""
     parts = minilm_store.manifest.layers[0].parts

@@ -8,7 +8,6 @@ import numpy as np
 
 from pliant.arrays import Float64
 from pliant.errors import BudgetError, InputError
-from pliant.ir.bitwidths import PLANES
 from pliant.ir.device import DeviceProfile
 from pliant.kernels.emit.isa import host_isa
 from pliant.models.encoder.encoder_graph import ComputeDtype
@@ -28,10 +27,11 @@ PlanOf = Callable[[DeviceProfile, SessionOptions], Plan]
 
 @dataclass(frozen=True, slots=True)
 class _AnswerErrors:
-    """Relative errors of whole answers at 6 bits, by arithmetic; `coarser` is that of 5 bits in float32."""
+    """Relative errors of whole answers at `bits`, by arithmetic; `coarser`: with a bit less, in float32."""
 
     errors: Mapping[ComputeDtype, float]
     coarser: float
+    bits: int
 
 
 def choose_elastic(
@@ -95,7 +95,7 @@ def _by_answers(
         for compute, plan in plans.items()
     ]
     inputs = f"{n_examples} example{'' if n_examples == 1 else 's'}"
-    measure = f"rms of the difference from fp32 over rms of the answer at 6 bits, {inputs}"
+    measure = f"rms of the difference from fp32 over rms of the answer at {measured.bits} bits, {inputs}"
     return choose_form(forms, tolerance, measure)
 
 
@@ -114,7 +114,8 @@ def _by_accuracy(
         assert planner.accuracy is not None
         known = accuracy_curves(planner.accuracy.grid, errors)
         exact = known.at(plan.n, plan.width, plan.fidelity)
-        weight_error = to_weight_error(measured.errors[compute], measured.coarser, errors)
+        reached = errors[: measured.bits + 1]
+        weight_error = to_weight_error(measured.errors[compute], measured.coarser, reached)
         lowered = known.at(plan.n, plan.width, plan.fidelity - weight_error)
         if plan.expected_accuracy is not None and exact is not None and lowered is not None:
             net[compute] = plan.expected_accuracy - (exact - lowered)
@@ -135,10 +136,10 @@ def _by_accuracy(
 def to_weight_error(error: float, coarser: float, errors: Sequence[float]) -> float:
     """Return the relative weight error, in terms of fidelity, that changes answers by `error`.
 
-    `coarser` is the change of answers with one plane removed. Squared changes are proportional to squared
-    weight errors if both are small.
+    `coarser` is the change of answers with one plane removed, `errors` are at 0 planes to all. Squared
+    changes are proportional to squared weight errors if both are small.
     """
-    return (errors[PLANES - 1] - errors[PLANES]) * (error / coarser) ** 2 if coarser else 0.0
+    return (errors[-2] - errors[-1]) * (error / coarser) ** 2 if coarser else 0.0
 
 
 def _inputs(store: Store, examples: Sequence[str]) -> list[TokenizedInput]:
@@ -166,11 +167,12 @@ def _measure(
             layers = tuple(range(spec.n_layers))
             return np.stack([engine.answer(text, layers, spec.n_heads) for text in inputs]).astype(np.float64)
 
-    wanted = answers("fp32", PLANES)
+    planes = store.manifest.most_planes
+    wanted = answers("fp32", planes)
     size = float(np.sqrt(np.square(wanted).mean())) or 1.0
 
     def error(compute: ComputeDtype, bits: int) -> float:
         return float(np.sqrt(np.square(answers(compute, bits) - wanted).mean())) / size
 
-    errors = {c: 0.0 if c == "fp32" else error(c, PLANES) for c in known}
-    return _AnswerErrors(errors, error("fp32", PLANES - 1))
+    errors = {c: 0.0 if c == "fp32" else error(c, planes) for c in known}
+    return _AnswerErrors(errors, error("fp32", planes - 1), planes)

@@ -46,7 +46,12 @@ class PackArguments:
         Literal["lloyd", "equal-population"], typer.Option(help="How weights are converted to 6-bit codes.")
     ] = "lloyd"
     bits: Annotated[
-        str | None, typer.Option(help="Bitwidths to include, of 1..6 and 32.", show_default="all")
+        str | None,
+        typer.Option(
+            help="Bitwidths to include, of 1..6 and 32. The planes of the highest of 1..6 hold all below it; "
+            "plans run shards with at least 2.",
+            show_default="all",
+        ),
     ] = None
     importance: Annotated[
         Path | None,

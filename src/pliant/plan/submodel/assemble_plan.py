@@ -214,7 +214,7 @@ def idle_s(spans: Sequence[Span]) -> float:
 
 def granule_s(shape: StoreShape, disk: Link, width: int) -> float:
     """Return the seconds of the longest refinement: one plane of a layer, or one shard's full fidelity."""
-    return disk.seconds(max(width * shape.plane_bytes, shape.full_bytes))
+    return disk.seconds(max(width * shape.plane_bytes, shape.full_bytes if shape.has_full else 0))
 
 
 def _start_by(

@@ -162,6 +162,12 @@ class _BaselineProblem:
         return self.known.at(c.n, c.m, 1.0 if bits == FULL_BITS else 1.0 - self.options.errors[bits])
 
     def ledger(self, c: Submodel, bits: int, held: np.ndarray) -> Ledger:
+        if bits not in self.shape.bits:
+            offered = ", ".join(map(str, self.shape.bits))
+            raise BudgetError(
+                f"this baseline runs {bits} bits, but the store offers {offered}: choose another baseline, "
+                f"or pack the model with {bits} among --bits."
+            )
         disk = disk_during_compute(self.costs)
         ledger = Ledger(
             self.shape, c.m, disk, [0.0] * c.n, held, is_anytime=False, full_chunk=self.shape.n_slices

@@ -28,29 +28,31 @@ def fill_rows(ledger: Ledger, weights: Float[np.ndarray, "n m"], errors: Sequenc
 
     The rows of a layer are: uniform bits; one more bit for the leading slices, which are read together;
     planes in the order of weighted error; and full fidelity for the leading or the most important slices
-    beside six bits. Costs are rounded up to a quantum that depends only on the submodel and the disk.
+    beside all planes. Costs are rounded up to a quantum that depends only on the submodel and the disk.
 
     Fidelity never decreases with larger AIBs, nor with more planes held if these make no row more expensive.
     """
     uniform = ledger.copy()
-    if fill_uniform(uniform, uniform.shards_below(FULL_BITS)) == FULL_BITS:
+    planes, most = ledger.planes, ledger.ladder[-1]
+    if fill_uniform(uniform, uniform.shards_below(most)) == most:
         return uniform
     table = np.zeros(FULL_BITS + 1)
     table[: PLANES + 1] = errors
     made = [uniform]
     n_quanta, least_s = _N_QUANTA / weights.size, ledger.latency_s / _N_LATENCY
-    if min(map(min, uniform.bits)) < PLANES:
+    if min(map(min, uniform.bits)) < planes:
         quantum_s = max(ledger.plane_s / ceil(n_quanta / (PLANES - LOWEST_BITS)), least_s)
-        made.append(_filled(ledger, _plane_rows(weights, errors), weights, table, quantum_s))
-    # Full fidelity is expensive for its small gain: not before a layer can have six bits and more.
-    if ledger.room_s(ledger.n - 1) >= ledger.full_s + ledger.m * (PLANES - LOWEST_BITS) * ledger.plane_s:
+        made.append(_filled(ledger, _plane_rows(weights, errors[: planes + 1]), weights, table, quantum_s))
+    # Full fidelity is expensive for its small gain: not before a layer can have all planes and more.
+    planes_s = ledger.m * (planes - LOWEST_BITS) * ledger.plane_s
+    if most == FULL_BITS and ledger.room_s(ledger.n - 1) >= ledger.full_s + planes_s:
         quantum_s = max(ledger.full_s / ceil(n_quanta), least_s)
-        made.append(_filled(ledger, _full_rows(weights), weights, table, quantum_s))
+        made.append(_filled(ledger, _full_rows(weights, planes), weights, table, quantum_s))
     return max(made, key=lambda x: fidelity(x.bits, weights, errors))
 
 
 def _plane_rows(weights: Float[np.ndarray, "n m"], errors: Sequence[float]) -> BitRows:
-    """Return rows of 2 to 6 bits, the same number for every layer."""
+    """Return rows of 2 bits to all planes, as many for every layer; `errors` are at 0 planes to all."""
     n, m = weights.shape
     drop = -np.diff(np.asarray(errors))[LOWEST_BITS:]
     count = np.arange(m * len(drop))[:, None]
@@ -74,8 +76,8 @@ def _by_gain(weights: Float[np.ndarray, "n m"], drop: Float[np.ndarray, " planes
     return made
 
 
-def _full_rows(weights: Float[np.ndarray, "n m"]) -> BitRows:
-    """Return rows of six bits and full fidelity, and of uniform bits."""
+def _full_rows(weights: Float[np.ndarray, "n m"], planes: int) -> BitRows:
+    """Return rows of `planes` bits and full fidelity, and of uniform bits."""
     n, m = weights.shape
     order = np.argsort(-weights, axis=1, kind="stable")
     position = np.empty_like(order)
@@ -83,8 +85,9 @@ def _full_rows(weights: Float[np.ndarray, "n m"]) -> BitRows:
     count = np.arange(m + 1)[:, None]
     by_gain = position[:, None, :] < count
     leading = np.broadcast_to(np.arange(m) < count, by_gain.shape)
-    full = np.where(np.concatenate((by_gain, leading), axis=1), FULL_BITS, PLANES)
-    uniform = np.broadcast_to(np.arange(LOWEST_BITS + 1, PLANES)[:, None], (n, PLANES - LOWEST_BITS - 1, m))
+    full = np.where(np.concatenate((by_gain, leading), axis=1), FULL_BITS, planes)
+    between = np.arange(LOWEST_BITS + 1, planes)
+    uniform = np.broadcast_to(between[:, None], (n, between.size, m))
     return np.concatenate((uniform, full), axis=1)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from pliant.arrays import Float
 from pliant.compiler.layout.highs_solver import HighsSolver
 from pliant.errors import BudgetError
-from pliant.ir.bitwidths import BITS, FULL_BITS, LOWEST_BITS, PLANES
+from pliant.ir.bitwidths import FULL_BITS, LOWEST_BITS, PLANES
 from pliant.plan.submodel.io_plan import Ledger
 
 
@@ -43,7 +43,7 @@ class _BitsProgram:
         for k in range(ledger.n):
             for s in range(ledger.m):
                 now = ledger.bits[k][s]
-                for bits in [b for b in BITS if b >= max(now, LOWEST_BITS)]:
+                for bits in [b for b in ledger.ladder if b >= now]:
                     self.options.append((k, s, bits))
                     self.values.append(float(weights[k, s]) * (0.0 if bits == FULL_BITS else -errors[bits]))
         n_parts = PLANES + 1

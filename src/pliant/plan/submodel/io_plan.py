@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 
 from pliant.arrays import Float, Int
-from pliant.ir.bitwidths import BITS, FULL_BITS, LOWEST_BITS, PLANES
+from pliant.ir.bitwidths import FULL_BITS, LOWEST_BITS, PLANES
 from pliant.ir.link import Link
 from pliant.ir.program import FULL, SliceRun
 from pliant.plan.submodel.shape import StoreShape
@@ -58,6 +58,7 @@ class Ledger:
         self.is_anytime = is_anytime
         self.full_chunk = full_chunk if is_anytime else m
         self.groups = _groups(is_anytime, planes_per_load)
+        self.ladder, self.planes = shape.bits, shape.planes
         self.tiers = shape.tiers
         self.before = _neighbours(shape.places, m, tuple(self.groups))
         self.latency_s = disk.latency_s
@@ -264,7 +265,7 @@ def fill_floor(ledger: Ledger) -> bool:
 def fill_uniform(ledger: Ledger, slices: Sequence[int]) -> int:
     """First pass (STI 5.4.3): raise all of `slices` to the highest common bits; return these."""
     best = LOWEST_BITS
-    for bits in BITS[2:]:
+    for bits in ledger.ladder[1:]:
         if not ledger.raise_all(slices, bits):
             break
         best = bits
@@ -275,7 +276,7 @@ def fill_by_importance(ledger: Ledger, weights: Float[np.ndarray, "n m"]) -> Non
     """Second pass (STI 5.4.3): shards in order of importance, each to the highest bits that still fit."""
     for flat in np.argsort(-weights, axis=None, kind="stable").tolist():
         k, s = divmod(flat, ledger.m)
-        for bits in reversed(BITS):
+        for bits in reversed(ledger.ladder):
             if bits <= ledger.bits[k][s] or ledger.raise_to(k, 1 << s, bits):
                 break
 

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from pliant.arrays import Int
-from pliant.ir.bitwidths import FULL_BITS, LOWEST_BITS, PLANES
+from pliant.ir.bitwidths import FULL_BITS, LOWEST_BITS
 from pliant.plan.submodel.shape import StoreShape
 
 # "first": in one fixed order, by what most submodels read first (`hold_in_order`). "shards": whole shards of
@@ -43,7 +43,7 @@ def preload(
             break
         if bits == FULL_BITS:
             left = _complete(row, left, shape)
-        for plane in range(min(bits, PLANES)):
+        for plane in range(min(bits, shape.planes)):
             left = _add_plane(row, plane, left, shape.plane_bytes)
     return np.array(rows, dtype=np.int64)
 
@@ -96,7 +96,7 @@ def _order(
     """Yield the additions to the buffer in order: a layer, and its slices' new numbers of planes."""
     steps = sorted(
         (plane + later * (k > 0) + wider * is_wide, k, is_wide, plane)
-        for plane in range(LOWEST_BITS - 1, PLANES)
+        for plane in range(LOWEST_BITS - 1, shape.planes)
         for is_wide in (False, True)
         for k in range(n)
     )
@@ -116,7 +116,7 @@ def _order(
         else:  # the last plane is first in the file
             for s in reversed(range(narrow)):
                 yield k, [(s, plane + 1)]
-    for k in range(n):
+    for k in range(n if shape.has_full else 0):
         for s in range(m):
             yield k, [(s, FULL_BITS)]
 

@@ -1,13 +1,13 @@
 """One submodel at a time: its preload set, whether it fits, and the bits that its AIBs afford."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from pliant.arrays import Float, Int
 from pliant.errors import BudgetError
-from pliant.ir.bitwidths import BITS, FULL_BITS, LOWEST_BITS, PLANES
+from pliant.ir.bitwidths import LOWEST_BITS
 from pliant.ir.cost import EMBED, HEAD, TOKENISE, Cost
 from pliant.models.spec import picked_layers
 from pliant.plan.plan import Budget
@@ -110,7 +110,7 @@ class SubmodelProblem:
         for a in fitting:
             trial = a.ledger.copy()
             if self.may_read(c):
-                fill_uniform(trial, trial.shards_below(FULL_BITS))
+                fill_uniform(trial, trial.shards_below(trial.ladder[-1]))
             value = fidelity(trial.bits, a.weights, self.options.errors)
             if best is None or value > best.uniform_fidelity + 1e-12:
                 best = replace(a, uniform_fidelity=value)
@@ -120,7 +120,7 @@ class SubmodelProblem:
         """Return an upper bound on the fidelity of any allocation for `a`.
 
         All of the last AIB, and the value of the preload buffer, buys single planes in order of gain, without
-        latencies; the sixth plane counts as full fidelity.
+        latencies; where full fidelity is stored, the last plane (or, of two planes, a third) counts as that.
         """
         ledger, errors = a.ledger, self.options.errors
         bonus_s = sum(map(ledger.held_seconds, range(ledger.n)))
@@ -128,7 +128,7 @@ class SubmodelProblem:
             bonus_s = max(bonus_s, self.budget.preload_bytes / self.shape.plane_bytes * ledger.plane_s)
         room_s = ledger.spare_s[-1] + sum(ledger.load_s) + bonus_s
         planes = max(0.0, room_s / ledger.plane_s - a.weights.size * LOWEST_BITS)
-        drop = -np.diff([*errors[LOWEST_BITS:PLANES], 0.0])
+        drop = -np.diff(_best_errors(self.shape, errors))
         gains = np.sort((a.weights[:, :, None] * drop).ravel())[::-1]
         bought = gains[: int(np.ceil(planes))].sum()
         return float(1 - errors[LOWEST_BITS] + bought / a.weights.sum())
@@ -199,7 +199,7 @@ class SubmodelProblem:
             yield from ((held, rule) for held in self._first_sets(c))
             return
         seen = set()
-        for bits in BITS[1:]:
+        for bits in self.shape.bits:
             held = preload(self.shape, c.n, c.m, n_bytes, rule, bits)
             if held.tobytes() not in seen:
                 seen.add(held.tobytes())
@@ -273,3 +273,10 @@ class SubmodelProblem:
             fill_exact(uniform, weights, errors)
             return uniform
         return fill_rows(ledger, weights, errors)
+
+
+def _best_errors(shape: StoreShape, errors: Sequence[float]) -> tuple[float, ...]:
+    """Return lower bounds on the error of a shard with the lowest bits, and with each plane more."""
+    if not shape.has_full:
+        return tuple(errors[LOWEST_BITS : shape.planes + 1])
+    return (*errors[LOWEST_BITS : max(shape.planes, LOWEST_BITS + 1)], 0.0)

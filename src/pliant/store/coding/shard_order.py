@@ -9,6 +9,7 @@ from pliant.ir.bitwidths import PLANES
 from pliant.ir.program import FULL
 from pliant.store.container import BLOCK
 
+ALL_PARTS = tuple(range(FULL + 1))
 BASE_PLANES = 2  # no plan runs a shard with fewer, so these are always read together
 
 
@@ -22,8 +23,10 @@ class Cell:
 
 
 @cache
-def file_order(n_slices: int, widths: tuple[int, ...]) -> tuple[Cell, ...]:
-    """All cells of a layer, in the order of its file.
+def file_order(
+    n_slices: int, widths: tuple[int, ...], parts: tuple[int, ...] = ALL_PARTS
+) -> tuple[Cell, ...]:
+    """All cells of a layer, in the order of its file; those of other parts than `parts` come last.
 
     The trained widths divide the slices into tiers. First come the planes of the narrowest tier, the last
     plane first; then the base planes of the other tiers, tier by tier; then their planes 2, 3, 4, 5, the even
@@ -38,15 +41,18 @@ def file_order(n_slices: int, widths: tuple[int, ...]) -> tuple[Cell, ...]:
     cells += [Cell(q, *tier) for tier in others for q in range(BASE_PLANES)]
     for q in range(BASE_PLANES, PLANES):
         cells += [Cell(q, *tier) for tier in (others if q % 2 else reversed(others))]
-    return (*cells, Cell(FULL, 0, n_slices))
+    cells.append(Cell(FULL, 0, n_slices))
+    return tuple(sorted(cells, key=lambda cell: cell.part not in parts))
 
 
 @cache
-def file_places(n_slices: int, widths: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+def file_places(
+    n_slices: int, widths: tuple[int, ...], parts: tuple[int, ...] = ALL_PARTS
+) -> tuple[tuple[int, ...], ...]:
     """[part][slice]: the number of slices of parts before it in the file. Neighbours are one read."""
     places = [[0] * n_slices for _ in range(PLANES + 1)]
     at = 0
-    for cell in file_order(n_slices, widths):
+    for cell in file_order(n_slices, widths, parts):
         for s in range(cell.first, cell.first + cell.count):
             places[cell.part][s] = at
             at += 1
@@ -55,12 +61,16 @@ def file_places(n_slices: int, widths: tuple[int, ...]) -> tuple[tuple[int, ...]
 
 @cache
 def file_offsets(
-    n_slices: int, widths: tuple[int, ...], plane_bytes: int, full_bytes: int
+    n_slices: int,
+    widths: tuple[int, ...],
+    plane_bytes: int,
+    full_bytes: int,
+    parts: tuple[int, ...] = ALL_PARTS,
 ) -> tuple[tuple[int, ...], ...]:
     """[part][slice]: its start byte, counted from the first tensor; every cell begins on a block."""
     offsets = [[0] * n_slices for _ in range(PLANES + 1)]
     at = 0
-    for cell in file_order(n_slices, widths):
+    for cell in file_order(n_slices, widths, parts):
         size = full_bytes if cell.part == FULL else plane_bytes
         for s in range(cell.first, cell.first + cell.count):
             offsets[cell.part][s] = at
@@ -80,11 +90,13 @@ def block_bytes(spans: Iterable[tuple[int, int]]) -> int:
 
 
 @cache
-def file_tiers(n_slices: int, widths: tuple[int, ...]) -> tuple[tuple[tuple[int, int, int], ...], ...]:
+def file_tiers(
+    n_slices: int, widths: tuple[int, ...], parts: tuple[int, ...] = ALL_PARTS
+) -> tuple[tuple[tuple[int, int, int], ...], ...]:
     """[part]: its cells as (first slice, a mask of its length, place of its first slice)."""
-    places = file_places(n_slices, widths)
+    places = file_places(n_slices, widths, parts)
     tiers: list[list[tuple[int, int, int]]] = [[] for _ in range(PLANES + 1)]
-    for cell in file_order(n_slices, widths):
+    for cell in file_order(n_slices, widths, parts):
         tiers[cell.part].append((cell.first, (1 << cell.count) - 1, places[cell.part][cell.first]))
     return tuple(map(tuple, tiers))
 

@@ -12,8 +12,10 @@ import pytest
 from pliant.api.compile_library import LibraryReport
 from pliant.errors import BudgetError, InputError
 from pliant.kernels.emit.isa import AVX2, NEON, X86_64, Isa, host_flags, needed_flags
+from pliant.models.hf.checkpoint import open_checkpoint
 from pliant.models.tokenizer import TokenizedInput, open_tokenizer
 from pliant.run.submodel.engine import Engine
+from pliant.store.build import build
 from pliant.store.manifest import MANIFEST, read_manifest
 from pliant.store.read import open_store
 from tests.compiler.aot.foreign_rows import foreign_rows, isa_id
@@ -294,6 +296,26 @@ def test_a_preload_holds_layers_that_plans_run(tiny_stores: Stores, build_librar
         answer = model.run("good")
         assert answer.code == 0, answer.message
         assert not answer.bits.any(axis=1).all(), "it leaves a layer out"
+
+
+@pytest.mark.parametrize("preload_bytes", [0, PRELOAD_ALL])
+def test_a_store_of_some_bits_answers_with_these(
+    preload_bytes: int, tiny_model: Callable[..., Path], build_library: Build, tmp_path: Path
+) -> None:
+    """Plans in C ask for no part that was not packed."""
+    path = build(open_checkpoint(tiny_model("bert", **ELASTIC)), tmp_path / "store", bits=(2, 4))
+    report = build_library(path, preload_bytes=preload_bytes)
+    with (
+        open_store(path) as store,
+        Engine(store, n_threads=2, tokens=LENGTH) as engine,
+        CModel(report.library, report.output) as model,
+    ):
+        encoded = TokenizedInput(*random_ids(store.spec, 7))
+        for target_s in TARGETS_S:
+            answer = model.run_ids(encoded.ids, round(1e6 * target_s), encoded.types)
+            assert answer.code == 0, answer.message
+            assert_same(answer, expected(path, engine, encoded, answer.bits))
+            assert answer.bits.max() <= 4
 
 
 def test_a_text_of_any_length_is_refused_before_it_is_read_to_its_end(library: LibraryReport) -> None:

@@ -16,7 +16,7 @@ from heapq import heappop, heappush
 
 from pliant.compiler.executable.encoder_stages import arena_bytes, fixed_bytes, word_format
 from pliant.errors import BudgetError, InputError
-from pliant.ir.bitwidths import LOWEST_BITS, PLANES
+from pliant.ir.bitwidths import LOWEST_BITS
 from pliant.ir.cost import cost_table
 from pliant.models.encoder.encoder_graph import ComputeDtype
 from pliant.plan.plan import NO_TARGET_S, Plan
@@ -190,10 +190,10 @@ def _is_planned(
 
 @lru_cache(maxsize=64)
 def _preload_sizes(shape: StoreShape) -> tuple[int, ...]:
-    """0, then sizes of whole planes in small steps up to all shards at full fidelity."""
+    """0, then sizes of whole planes in small steps up to all shards at the most bits."""
     whole = shape.n_layers * shape.n_slices
-    most = whole * shape.full_bytes
-    sizes = {0, most, whole * PLANES * shape.plane_bytes}
+    most = shape.most_bytes
+    sizes = {0, most, whole * shape.planes * shape.plane_bytes}
     n_planes = 1.0
     while n_planes * shape.plane_bytes < most:
         sizes.add(int(n_planes) * shape.plane_bytes)
@@ -203,9 +203,10 @@ def _preload_sizes(shape: StoreShape) -> tuple[int, ...]:
 
 @lru_cache(maxsize=64)
 def _layer_sizes(shape: StoreShape) -> tuple[int, ...]:
-    """0, then from the lowest bits of the narrowest layer to full fidelity of a whole layer."""
+    """0, then from the lowest bits of the narrowest layer to the most bits of a whole layer."""
     base = LOWEST_BITS * shape.plane_bytes
-    most = shape.n_slices * (shape.full_bytes + base)
+    # Before full fidelity, the lowest bits of the layer are read too.
+    most = shape.n_slices * (shape.full_bytes + base if shape.has_full else shape.planes * shape.plane_bytes)
     sizes = {0, most}
     n_bytes = float(base * shape.widths[0])
     while n_bytes < most:

@@ -6,7 +6,8 @@ from numbers import Integral
 import numpy as np
 
 from pliant.arrays import Float, Int
-from pliant.errors import InputError
+from pliant.errors import InputError, StoreError
+from pliant.ir.bitwidths import LOWEST_BITS
 from pliant.ir.cost import TOKENISE, CostTable, Span, cost_table, dilate, latency, simulate
 from pliant.ir.device import DeviceProfile
 from pliant.ir.dilation import Dilation
@@ -248,11 +249,19 @@ class SubmodelPlanner:
 
 
 def planner_of(manifest: Manifest, profile: DeviceProfile) -> SubmodelPlanner:
-    """The planner for a store of `manifest` on the device of `profile`."""
+    """The planner for a store of `manifest` on the device of `profile`.
+
+    Raises StoreError for a store of fewer bits than any submodel runs with.
+    """
     spec = manifest.spec
+    if manifest.most_planes < LOWEST_BITS:
+        raise StoreError(
+            f"the store offers {','.join(map(str, manifest.bits))} bits, but submodels run with at least "
+            f"{LOWEST_BITS}: pack the model again with --bits {LOWEST_BITS} or more."
+        )
     table = manifest.importance
     return SubmodelPlanner(
-        shape=store_shape(spec),
+        shape=store_shape(spec, manifest.bits),
         profile=profile,
         importance=np.asarray(table or np.ones((spec.n_layers, spec.n_heads)), np.float64),
         accuracy=None if manifest.accuracy is None else expected_accuracy(manifest.accuracy),
