@@ -1,11 +1,13 @@
 """`node.toml`: every mistake with its line, and what SIGHUP changes of a node that runs."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import pytest
+from typer.testing import Result
 
 from pliant.cli.node import NodeArguments
 from pliant.cli.shared.node_models import model_entries, read_options, reload_models
@@ -51,6 +53,24 @@ def test_a_file_holds_options_of_the_node_and_of_each_model(tmp_path: Path) -> N
     assert first.endpoints.terms.deadline_s == 0.02
     args, _ = read_options(replace(written(tmp_path, WHOLE), queue=9))
     assert args.queue == 9
+
+
+def test_an_option_of_the_command_line_that_is_the_default_precedes_the_file(
+    tmp_path: Path, cli: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`--listen 127.0.0.1:8080` must not listen on all addresses because the file says so."""
+    seen = []
+
+    def read(given: NodeArguments) -> None:
+        seen.append(read_options(given)[0])
+        raise InputError("read.")
+
+    monkeypatch.setattr("pliant.cli.shared.node_models.read_options", read)
+    given = written(tmp_path, WHOLE.replace("127.0.0.1:0", "0.0.0.0:8080"))
+    for words in (["--listen", "127.0.0.1:8080"], []):
+        assert "read." in cli("node", "--config", given.config, *words).output
+    assert [args.listen for args in seen] == ["127.0.0.1:8080", "0.0.0.0:8080"]
+    assert [args.queue for args in seen] == [8, 8]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import typer
 
 from pliant import __version__, system
 from pliant.cli.cluster.cluster_options import KeyFile, Slower, say
+from pliant.cli.shared.command import NamedOptions
 from pliant.cli.shared.refuse_options import option_text
 from pliant.cli.shared.show import print_json
 from pliant.cli.shared.verb_options import Json, LayersLeft, MemoryBound, Threads, shipped
@@ -244,6 +245,7 @@ class NodeArguments:
     json: Json = False
     memory: MemoryBound = None
     weights: WeightBits = None
+    named: NamedOptions = frozenset()
 
 
 def node(args: NodeArguments) -> None:

@@ -10,7 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 from pliant.cli.app import VERBS
-from pliant.cli.shared.command import command_of
+from pliant.cli.shared.command import NamedOptions, command_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,4 +62,5 @@ def test_every_verb_declares_its_options_so(name: str) -> None:
     assert arguments.__dataclass_params__.frozen  # type: ignore[attr-defined]
     assert "__signature__" not in vars(verb)
     for field, hint in get_type_hints(arguments, include_extras=True).items():
-        assert is_dataclass(hint) or hasattr(hint, "__metadata__"), f"{name}: {field} has no help"
+        is_option = is_dataclass(hint) or hasattr(hint, "__metadata__")
+        assert is_option or hint == NamedOptions, f"{name}: {field} has no help"

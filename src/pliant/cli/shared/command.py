@@ -6,6 +6,10 @@ from functools import wraps
 from inspect import signature
 from typing import Any
 
+import typer
+
+NamedOptions = frozenset[str]
+"""Type of the field that gets the names of the parameters that the command line gives."""
 Verb = Callable[[Any], None]
 """A function of one frozen dataclass. Each field is annotated with typer.Option or typer.Argument, or is of
 another such dataclass, whose fields are inserted in its place."""
@@ -30,6 +34,8 @@ def _parameters(arguments: Any) -> Iterator[tuple[str, Any, Any]]:
     for one in fields(arguments):
         if is_dataclass(one.type):
             yield from _parameters(one.type)
+        elif one.type == NamedOptions:
+            yield one.name, typer.Context, field()
         else:
             yield one.name, one.type, _default(one)
 
@@ -40,8 +46,15 @@ def _default(one: Field[Any]) -> Any:
 
 def _filled(arguments: Any, given: dict[str, Any]) -> Any:
     """Return `arguments` with the values of the command line, nested dataclasses first."""
-    values = {
-        one.name: _filled(one.type, given) if is_dataclass(one.type) else given[one.name]
-        for one in fields(arguments)
-    }
-    return arguments(**values)
+    return arguments(**{one.name: _value(one, given) for one in fields(arguments)})
+
+
+def _value(one: Field[Any], given: dict[str, Any]) -> Any:
+    if is_dataclass(one.type):
+        return _filled(one.type, given)
+    return _named(given[one.name]) if one.type == NamedOptions else given[one.name]
+
+
+def _named(context: typer.Context) -> NamedOptions:
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return frozenset(name for name, at in sources.items() if at is not None and at.name == "COMMANDLINE")

@@ -29,6 +29,8 @@ _CHANGING = ("queue", "client_rate", "client_bandwidth")
 """Options of a node that may change while it runs."""
 _COMMON = ("threads", "dilate", "power")
 """Options of a node that apply to each of several models."""
+_NOT_IN_FILE = ("model", "config", "model_name", "named")
+"""Options of a node that its file cannot have."""
 TomlTable = Mapping[str, Any]
 
 
@@ -46,7 +48,7 @@ def read_options(args: "NodeArguments") -> tuple["NodeArguments", tuple[TomlTabl
             )
         return args, ()
     types = get_type_hints(type(args))
-    ours = {name: kind for name, kind in types.items() if name not in ("model", "config", "model_name")}
+    ours = {name: kind for name, kind in types.items() if name not in _NOT_IN_FILE}
     theirs = get_type_hints(ModelArguments) | {name: types[name] for name in _ENDPOINTS}
     found = read_node_file(args.config, ours, theirs)
     if not args.model and not found.models and args.models is None and "models" not in found.node:
@@ -55,7 +57,7 @@ def read_options(args: "NodeArguments") -> tuple["NodeArguments", tuple[TomlTabl
     said = {
         name: _parse_value(value, ours[name])
         for name, value in found.node.items()
-        if getattr(args, name) == default[name]
+        if name not in args.named and getattr(args, name) == default[name]
     }
     return replace(args, **said), found.models
 
