@@ -10,8 +10,9 @@ import pytest
 from typer.testing import Result
 
 from pliant.cli.node import NodeArguments
-from pliant.cli.shared.node_models import model_entries, read_options, reload_models
+from pliant.cli.shared.node_models import model_entries, read_options, reload_models, shares_memory
 from pliant.errors import InputError, NodeError
+from pliant.run.process_memory import MemoryBudget
 from pliant.serve.access.security import read_tokens
 from tests.serve.nodes import PATIENCE_S, Running, running_models
 from tests.serve.repository.test_models_under_load import sums
@@ -71,6 +72,38 @@ def test_an_option_of_the_command_line_that_is_the_default_precedes_the_file(
         assert "read." in cli("node", "--config", given.config, *words).output
     assert [args.listen for args in seen] == ["127.0.0.1:8080", "0.0.0.0:8080"]
     assert [args.queue for args in seen] == [8, 8]
+
+
+@pytest.mark.parametrize("option", ["preload", "depths", "key", "weights", "cluster", "workers"])
+@pytest.mark.parametrize("source", ["[[model]]", "models"])
+def test_an_option_that_no_model_would_take_is_refused(tmp_path: Path, option: str, source: str) -> None:
+    """An operator must not believe that weights are limited, or that a cluster is led."""
+    values = {"key": Path("key"), "weights": "8", "workers": 0}
+    models = "models = '.'" if source == "models" else '[[model]]\nsource = "sst2"\n'
+    args, tables = read_options(written(tmp_path, f"announce = true\n{models}"))
+    assert len(model_entries(args, tables)) == len(tables)
+    args = replace(args, **{option: values.get(option, "1MB")})
+    with pytest.raises(InputError, match=f"models of a file or folder cannot share the option --{option} "):
+        model_entries(args, tables)
+    (only,) = model_entries(NodeArguments(model=["sst2"], preload="1MB"), ())
+    assert only.settings.preload == "1MB"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("is_folder", [True, False])
+def test_one_model_leaves_memory_for_those_that_come_later(tmp_path: Path, is_folder: bool) -> None:
+    """From the folder, or after SIGHUP: a reservation of all of `--memory` had every load refused."""
+    source = str(sums(tmp_path))
+    args = (
+        replace(written(tmp_path, ""), config=None, models=tmp_path) if is_folder else written(tmp_path, "")
+    )
+    args, tables = read_options(replace(args, model=[source], memory="40MB", threads=1))
+    assert shares_memory(args)
+    (entry,) = model_entries(args, tables)
+    memory = MemoryBudget(40_000_000)
+    opened = entry.open(memory)
+    assert 30_000_000 < memory.free_bytes < 40_000_000
+    opened.local.close()
+    opened.close()
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,10 @@ import typer
 from pliant import __version__, system
 from pliant.cli.cluster.cluster_options import KeyFile, Slower, say
 from pliant.cli.shared.command import NamedOptions
-from pliant.cli.shared.refuse_options import option_text
 from pliant.cli.shared.show import print_json
 from pliant.cli.shared.verb_options import Json, LayersLeft, MemoryBound, Threads, shipped
 from pliant.cli.shared.weight_bits import WeightBits
-from pliant.errors import InputError, NodeError
+from pliant.errors import NodeError
 from pliant.quantities import parse_bytes, parse_seconds
 from pliant.route.choice.objective import parse_objective
 from pliant.route.choice.request_terms import Terms
@@ -254,7 +253,14 @@ def node(args: NodeArguments) -> None:
     from pliant.serve.node.start_node import NodeOptions, serve_models  # first: it names the missing extra
 
     given = args
-    from pliant.cli.shared.node_models import found_models, model_entries, read_options, reload_models
+    from pliant.cli.shared.node_models import (
+        check_model_options,
+        found_models,
+        model_entries,
+        read_options,
+        reload_models,
+        shares_memory,
+    )
     from pliant.serve.answers.admission import MOST_WORKERS
     from pliant.serve.node.node_controls import NodeControls
     from pliant.serve.node.power import read_radio
@@ -262,9 +268,7 @@ def node(args: NodeArguments) -> None:
     from pliant.serve.upstream.callback import parse_callbacks
 
     args, tables = read_options(given)
-    n_models = len(args.model or ()) + len(tables)
-    if n_models > 1:
-        _check_several(args, n_models)
+    check_model_options(args, tables)
     objective = parse_objective(args.objective)
     if objective.per_joule and args.power is None:
         raise NodeError("--objective counts joules, which needs the power of this device: add --power.")
@@ -307,8 +311,7 @@ def node(args: NodeArguments) -> None:
             say(" ".join([event, *map(str, more.values())]))
 
     entries = model_entries(args, tables)
-    is_shared = args.memory is not None and (n_models > 1 or bool(tables) or args.models is not None)
-    memory = MemoryBudget(parse_bytes(args.memory or "0")) if is_shared else None
+    memory = MemoryBudget(parse_bytes(args.memory)) if args.memory and shares_memory(args) else None
 
     def on_controls(controls: NodeControls) -> None:
         if given.config is not None:
@@ -324,28 +327,6 @@ def node(args: NodeArguments) -> None:
     with asyncio.Runner(loop_factory=ArrivalLoop) as runner:
         runner.run(serve_models(options, entries, on_start, memory, on_controls, find))
     report("stopped")
-
-
-def _check_several(args: NodeArguments, n_models: int) -> None:
-    """Raise InputError for options of a single model if several models are given."""
-    names = (
-        "model_name",
-        "cluster",
-        "workers",
-        "worker_power",
-        "key",
-        "preload",
-        "depths",
-        "weights",
-        "announce",
-        "discover",
-    )
-    given = [option_text(name, getattr(args, name)) for name in names if getattr(args, name)]
-    if given:
-        raise InputError(
-            f"{n_models} models cannot share the option {', '.join(given)}: leave it out, or write a "
-            "[[model]] for each into a file for --config. --memory limits all of them together."
-        )
 
 
 def _exempt_from_collection() -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 from pliant.cli.shared.model_arguments import ModelArguments, parse_model
 from pliant.cli.shared.node_file import SECRETS, read_node_file
+from pliant.cli.shared.refuse_options import option_text
 from pliant.errors import InputError, PliantError
 from pliant.quantities import parse_seconds
 from pliant.route.choice.objective import parse_objective
@@ -29,6 +30,11 @@ _CHANGING = ("queue", "client_rate", "client_bandwidth")
 """Options of a node that may change while it runs."""
 _COMMON = ("threads", "dilate", "power")
 """Options of a node that apply to each of several models."""
+_OF_ONE = (
+    *("model_name", "cluster", "workers", "worker_power", "key", "preload", "depths", "weights"),
+    *("announce", "discover"),
+)
+"""Options of a node that several models cannot share."""
 _NOT_IN_FILE = ("model", "config", "model_name", "named")
 """Options of a node that its file cannot have."""
 TomlTable = Mapping[str, Any]
@@ -64,17 +70,45 @@ def read_options(args: "NodeArguments") -> tuple["NodeArguments", tuple[TomlTabl
 
 def model_entries(args: "NodeArguments", tables: Sequence[TomlTable]) -> list[ModelEntry]:
     """Return the entries for the repository. Raises PliantError for an invalid model or option."""
-    named, several = args.model or [], bool(tables) or len(args.model or ()) > 1
-    own = [f.name for f in fields(ModelArguments) if hasattr(args, f.name) and f.name != "name"]
-    common = {name: getattr(args, name) for name in (_COMMON if several else own)}
-    if not several:
+    check_model_options(args, tables)
+    named, common = args.model or [], {name: getattr(args, name) for name in _COMMON}
+    if _is_one(args, tables):
+        own = [f.name for f in fields(ModelArguments) if hasattr(args, f.name) and f.name != "name"]
+        common = {name: getattr(args, name) for name in own}
         common |= {"worker_power": tuple(args.worker_power or ()), "name": args.model_name}
+        common |= {"memory": None if shares_memory(args) and args.cluster is None else args.memory}
     entries = [ModelArguments(**common | parse_model(text)).entry(ModelEndpoints()) for text in named]
     for table in tables:
         types = get_type_hints(ModelArguments)
         mine = {k: _parse_value(v, types[k]) for k, v in table.items() if k not in _ENDPOINTS}
         entries.append(ModelArguments(**common | mine).entry(_endpoints(args, table)))
     return entries
+
+
+def shares_memory(args: "NodeArguments") -> bool:
+    """Whether `--memory` limits several models together, including those that may come later."""
+    return args.config is not None or args.models is not None or len(args.model or ()) > 1
+
+
+def check_model_options(args: "NodeArguments", tables: Sequence[TomlTable]) -> None:
+    """Raise InputError for options of a single model, unless the only model is one of the command line."""
+    if _is_one(args, tables):
+        return
+    n_models = len(args.model or ()) + len(tables)
+    names = [name for name in _OF_ONE if n_models > 1 or name not in _ENDPOINTS]
+    options = [one for one in fields(args) if one.name in names]
+    given = [one.name for one in options if getattr(args, one.name) not in (one.default, [])]
+    if given:
+        said = ", ".join(option_text(name, getattr(args, name)) for name in given)
+        whose = f"{n_models} models" if n_models > 1 else "models of a file or folder"
+        raise InputError(
+            f"{whose} cannot share the option {said}: leave it out, or write a [[model]] that has it "
+            "into a file for --config. --memory limits all models together."
+        )
+
+
+def _is_one(args: "NodeArguments", tables: Sequence[TomlTable]) -> bool:
+    return len(args.model or ()) == 1 and not tables
 
 
 def found_models(args: "NodeArguments") -> Callable[[], Sequence[ModelEntry]]:
