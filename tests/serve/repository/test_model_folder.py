@@ -1,6 +1,7 @@
 """`pliant node --models DIR`: which models a folder holds, and that they are opened as named ones are."""
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -36,6 +37,28 @@ def test_names_and_versions_are_those_of_files_and_folders(tmp_path: Path) -> No
         "many version 2": "many/2",
     }
     assert list(models_in(tmp_path / "gone")) == []
+
+
+def test_an_entry_that_cannot_be_read_hides_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Such as `lost+found` at the root of a file system; the node ended with a traceback."""
+    for path in ("good.onnx", "locked/model.onnx", "lost+found/a"):
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).touch()
+    listed = Path.iterdir
+
+    def iterdir(path: Path) -> Iterator[Path]:
+        if path.name in ("locked", "lost+found", "none"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return listed(path)
+
+    monkeypatch.setattr(Path, "iterdir", iterdir)
+    assert [str(key) for key, _ in models_in(tmp_path)] == ["good"]
+    assert "locked is passed over" in caplog.text
+    assert "lost+found" not in caplog.text
+    with pytest.raises(InputError, match="none cannot be read"):
+        list(models_in(tmp_path / "none"))
 
 
 def test_a_file_that_comes_into_the_folder_is_loaded_and_answers(tmp_path: Path) -> None:
