@@ -5,11 +5,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import httpx
+import pytest
 
-from pliant.errors import InputError
+from pliant.errors import InputError, ModelError
 from pliant.run.process_memory import MemoryBudget
 from pliant.serve.repository.model_entry import ModelEntry
 from tests.serve.nodes import ANY_PORT, PATIENCE_S, Running, running_models
+from tests.serve.repository.test_changes_together import start
 from tests.serve.repository.test_repository_api import (
     AS_OPERATOR,
     OPERATOR,
@@ -97,3 +99,26 @@ def test_a_folder_that_cannot_be_read_is_said_and_changes_nothing() -> None:
         for answer in answers:
             assert (answer().status_code, "cannot be read" in answer().text) == (400, True)
         assert mark_of(asked(node, "late")) == "late:1:a"
+
+
+def test_a_model_whose_files_moved_is_loaded_from_where_they_are() -> None:
+    """Such as from `NAME.onnx` into `NAME/`; the entry of the first look was opened for ever."""
+    shelves = [Shelf("late", is_initial=False)]
+    with finding(shelves) as node:
+        for stamp in ("a", "b"):
+            shelves[0] = Shelf("late", is_initial=False, stamp=stamp)
+            assert change(node, "late", "load").status_code == 200
+            assert mark_of(asked(node, "late")) == f"late:1:{stamp}"
+
+
+def test_a_found_model_is_still_one_after_a_configuration_that_fails() -> None:
+    """A named model stays known when its files are gone, and so would this one for ever."""
+    shelves = [Shelf("late", is_initial=False)]
+    with finding(shelves) as node:
+        assert node.repository is not None
+        assert index(node) == {"late:1": "UNAVAILABLE"}
+        bad = Shelf("bad", error=ModelError("broken"))
+        with pytest.raises(ModelError):
+            start(node, node.repository.configure([shelves[0].entry, bad.entry])).result(PATIENCE_S)
+        shelves.clear()
+        assert index(node) == {}

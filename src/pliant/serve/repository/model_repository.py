@@ -98,10 +98,10 @@ class ModelRepository:
             if slot is None or (slot.live is None and not slot.is_wanted and slot.state == "UNAVAILABLE"):
                 self._slots.pop(key, None)
                 self._found.discard(key)
+        self._found |= found.keys() - self._slots.keys()
         for key, entry in found.items():
-            if key not in self._slots:
-                self._slots[key] = ModelSlot(entry)
-                self._found.add(key)
+            if key in self._found:  # also if known: its source may have moved
+                self._slots.setdefault(key, ModelSlot(entry)).entry = entry
 
     async def start(self) -> None:
         """Load the initial models. Raises PliantError if one cannot be loaded.
@@ -341,22 +341,21 @@ class ModelRepository:
     async def _configure(self, wanted: dict[ModelKey, ModelEntry]) -> None:
         self._check_open()
         made, evicted = dict[ModelKey, LiveModel](), list[ModelSlot]()
-        self._found -= wanted.keys()
-        wanted |= {key: self._slots[key].entry for key in self._found if key in self._slots}
+        named = set(wanted)
+        wanted |= {key: self._slots[key].entry for key in self._found - named if key in self._slots}
         try:
             for key, entry in wanted.items():
                 slot = self._slots.get(key)
+                current = None if slot is None else slot.live
                 is_new = slot is None and entry.is_initial
-                is_other = slot is not None and slot.live is not None
-                if is_other and slot is not None and slot.live is not None:
-                    is_other = not await asyncio.to_thread(slot.live.is_of, entry)
-                if is_new or is_other:
+                if is_new or (current is not None and not await asyncio.to_thread(current.is_of, entry)):
                     made[key] = await self._loader.load(entry, self._slots, evicted)
         except BaseException:
             for live in made.values():
                 await live.close()
             await self._restore(evicted)
             raise
+        self._found -= named
         left = [slot for key, slot in self._slots.items() if key not in wanted]
         self._slots = {key: self._slots.get(key) or ModelSlot(entry) for key, entry in wanted.items()}
         for key, entry in wanted.items():
