@@ -2,8 +2,10 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -14,6 +16,7 @@ from pliant.cli.shared.node_models import model_entries, read_options, reload_mo
 from pliant.errors import InputError, NodeError
 from pliant.run.process_memory import MemoryBudget
 from pliant.serve.access.security import read_tokens
+from pliant.serve.repository.model_entry import ModelEntry
 from tests.serve.nodes import PATIENCE_S, Running, running_models
 from tests.serve.repository.test_models_under_load import sums
 from tests.serve.repository.test_repository_api import OPERATOR, index
@@ -227,6 +230,27 @@ def test_a_hangup_changes_the_models_or_nothing(tmp_path: Path, caplog: pytest.L
         assert hangup(model.replace("NAME", "second")) == {"second:1": "READY"}
         gone = httpx.get(f"{node.url}/v2/models/first", timeout=PATIENCE_S)
         assert gone.status_code == 404
+
+
+def test_a_hangup_finds_its_models_beside_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model from the hub is downloaded: no request would be answered meanwhile."""
+    given = written(tmp_path, f'[[model]]\nname = "first"\nsource = "{sums(tmp_path)}"\nthreads = 1\n')
+    args, tables = read_options(given)
+    with running_models(model_entries(args, tables), operator_tokens=(OPERATOR,)) as node:
+        seen: list[object] = []
+
+        def find(*given: Any) -> list[ModelEntry]:
+            with suppress(RuntimeError):
+                seen.append(asyncio.get_running_loop())
+            seen.append("called")
+            return model_entries(*given)
+
+        monkeypatch.setattr("pliant.cli.shared.node_models.model_entries", find)
+        _on_loop(node, given, args)
+        assert seen == ["called"]
+        assert index(node) == {"first:1": "READY"}
 
 
 def _on_loop(node: Running, given: NodeArguments, args: NodeArguments) -> None:

@@ -1,5 +1,6 @@
 """The models of `pliant node` from its command line and file, and their reload on SIGHUP."""
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
@@ -147,7 +148,8 @@ async def reload_models(given: "NodeArguments", running: "NodeArguments", contro
         rates = parse_rates(args.client_rate, args.client_bandwidth)
         if args.queue < 0:
             raise InputError(f"the queue is {args.queue}; it must be 0 or more.")
-        await controls.repository.configure(model_entries(args, tables))
+        entries = await asyncio.to_thread(model_entries, args, tables)  # which may download models
+        await controls.repository.configure(entries)
         controls.limit(args.queue, rates)
     except PliantError as error:
         _LOG.error("models and limits are unchanged: %s", error)
