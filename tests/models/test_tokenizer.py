@@ -86,6 +86,21 @@ def test_the_longer_text_of_a_pair_is_cut_first() -> None:
     assert (pair or "").split() == ["bad"] * 19
 
 
+@pytest.mark.parametrize(("text", "kept"), [("ab\U0001f600", "ab"), ("ab\U0001f600cd\u00e9", "ab")])
+def test_a_character_of_several_tokens_is_kept_or_cut_as_one(text: str, kept: str) -> None:
+    """The tokens of an emoji share its offsets: a cut after the first of them leaves the text as it is."""
+    bytes_ = {one: i for i, one in enumerate(sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet()))}
+    inner = tokenizers.Tokenizer(tokenizers.models.BPE(bytes_, []))
+    inner.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer = Tokenizer(inner, tiny_spec(vocab=256), Path("tokenizer.json"))
+    for most in (2, 3, 4, 5):
+        assert tokenizer.truncate(text, max_tokens=most)[0] == kept
+    assert tokenizer.truncate(text, max_tokens=6)[0] == text[:3]
+    assert tokenizer.truncate("go", text, 2 + 4) == ("go", kept)
+    with pytest.raises(InputError, match="fits into 3 tokens"):
+        tokenizer.truncate("\U0001f600", max_tokens=3)
+
+
 @pytest.mark.parametrize("is_first", [True, False])
 def test_a_text_without_tokens_leaves_all_room_to_the_other(bert: Tokenizer, *, is_first: bool) -> None:
     """BERT's normaliser removes invisible characters; a pair with such a text was an IndexError."""

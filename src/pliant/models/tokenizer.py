@@ -86,7 +86,7 @@ class Tokenizer:
             lengths = _shorten([len(e) for e in ends], excess)
             # A prefix may have more tokens than it had as part of the whole text, so check again.
             before = texts
-            texts = [t[: e[n - 1]] if e else t for t, e, n in zip(texts, ends, lengths, strict=True)]
+            texts = [t[: _cut(e, n, len(t))] for t, e, n in zip(texts, ends, lengths, strict=True)]
             if texts == before:
                 raise InputError(f"no part of the text {text[:40]!r} fits into {most} tokens; allow more.")
 
@@ -175,6 +175,19 @@ def refuse_padding(ids: np.ndarray, spec: InputLimits) -> None:
     """Raise InputError for RoBERTa's padding token, which has no position: later tokens would shift."""
     if spec.family == "roberta" and spec.position_offset - 1 in ids:
         raise InputError("the text contains the model's padding token; leave it out.")
+
+
+def _cut(ends: list[int], n_tokens: int, n_chars: int) -> int:
+    """Where to cut a text of `n_chars` for `n_tokens` of its tokens, which end at `ends`; never at 0.
+
+    Tokens of one character share its end: if that is the end of the text, the cut is before the character.
+    """
+    if n_tokens >= len(ends):
+        return ends[-1] if ends else n_chars
+    end = ends[n_tokens - 1]
+    if 0 < end < n_chars:
+        return end
+    return max((e for e in ends[:n_tokens] if 0 < e < n_chars), default=n_chars)
 
 
 def _shorten(lengths: list[int], excess: int) -> list[int]:
