@@ -21,13 +21,14 @@ class Reply(Generic[D]):
 
     `outputs` are the arrays of the session's outputs, by name; for a text, their first dimension is 1. A
     sequence is a list of arrays, an absent optional value is None. `label` and its probability `score` are
-    None if the model has no labels; `scores` are in label order. `seconds` run from the input to the answer,
-    including `waited_s` during which other threads used the session. `target_s` is the requested latency.
-    `accuracy` is the expected fraction of right answers, None if it was not measured. `whole_s` is the time
-    that the endpoint's best answer would have taken at the same pace. `cut` says why an elastic model may
-    leave out layers or slices: see `plan.submodel.submodel.CutReason`. `energy_j` is the energy above idle,
-    in joules, of the device that received the request (of its radio, if another node answered) or of all
-    devices of its cluster, None if it is not metered. `details` holds data specific to the kind of session.
+    None if the model has no labels; `scores` are in label order (`label_scores`). `seconds` run from the
+    input to the answer, including `waited_s` during which other threads used the session. `target_s` is the
+    requested latency. `accuracy` is the expected fraction of right answers, None if it was not measured.
+    `whole_s` is the time that the endpoint's best answer would have taken at the same pace. `cut` says why an
+    elastic model may leave out layers or slices: see `plan.submodel.submodel.CutReason`. `energy_j` is the
+    energy above idle, in joules, of the device that received the request (of its radio, if another node
+    answered) or of all devices of its cluster, None if it is not metered. `details` holds data specific to
+    the kind of session.
     """
 
     outputs: Mapping[str, Any]
@@ -87,9 +88,15 @@ class Reply(Generic[D]):
         return array[0] if isinstance(array, np.ndarray) and array.ndim > 1 else None
 
 
-def softmax(logits: np.ndarray[Any, Any]) -> tuple[float, ...]:
-    """Return the probabilities, in float64, of logits [labels]; their sum is 1."""
+def label_scores(logits: np.ndarray[Any, Any]) -> tuple[float, ...]:
+    """Return the scores, in float64, of logits [labels], as transformers' text classification does.
+
+    They are the softmax, whose sum is 1. The score of a single label, such as a reranker's, is its sigmoid.
+    """
     values = logits.tolist()  # for few numbers, Python takes a tenth of numpy's time
+    if len(values) == 1:
+        share = exp(-abs(values[0]))  # at most 1, so that no logit overflows
+        return ((1.0 if values[0] >= 0.0 else share) / (1.0 + share),)
     greatest = max(values)
     shares = [exp(value - greatest) for value in values]
     total = sum(shares)

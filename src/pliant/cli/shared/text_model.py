@@ -12,7 +12,7 @@ from pliant.api.model import Model, OnnxGraph
 from pliant.cli.shared.text_lines import TextReader
 from pliant.errors import InputError
 from pliant.ir.endpoint import Request
-from pliant.ir.reply import Reply, softmax
+from pliant.ir.reply import Reply, label_scores
 from pliant.models.onnx.onnx_text import OnnxText, open_onnx_text
 from pliant.run.session.session import Session
 from pliant.run.session.text_session import TextSession
@@ -96,6 +96,6 @@ def _labelled(reply: Reply[Any], labels: tuple[str, ...] | None) -> Reply[Any]:
     numbers = _logits(reply)
     if labels is None or numbers is None or len(numbers) != len(labels):
         return reply
-    scores = softmax(numbers)
+    scores = label_scores(numbers)
     best = int(np.argmax(scores))
     return replace(reply, label=labels[best], score=scores[best], scores=scores)

@@ -12,7 +12,7 @@ from pliant.errors import InputError
 from pliant.ir.dilation import Dilation
 from pliant.ir.endpoint import Request
 from pliant.ir.port import Port
-from pliant.ir.reply import Reply, softmax
+from pliant.ir.reply import Reply, label_scores
 from pliant.models.tokenizer import TokenizedInput
 from pliant.quantities import parse_seconds
 from pliant.run.session.feeds import FeedsLike, convert_feed, require_named
@@ -127,7 +127,7 @@ class TextSession(Session[D]):
         """The fields of a Reply that are computed from a model's output, float32 [labels] or [features]."""
         if self.labels is None:
             return {"outputs": self._named(numbers)}
-        scores = softmax(numbers)
+        scores = label_scores(numbers)
         best = int(numbers.argmax())
         return {
             "outputs": self._named(numbers),

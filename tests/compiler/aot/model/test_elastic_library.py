@@ -11,8 +11,10 @@ import pytest
 
 from pliant.api.compile_library import LibraryReport
 from pliant.errors import BudgetError, InputError
+from pliant.ir.reply import label_scores
 from pliant.kernels.emit.isa import AVX2, NEON, X86_64, Isa, host_flags, needed_flags
 from pliant.models.hf.checkpoint import open_checkpoint
+from pliant.models.spec import Head
 from pliant.models.tokenizer import TokenizedInput, open_tokenizer
 from pliant.run.submodel.engine import Engine
 from pliant.store.build import build
@@ -103,6 +105,16 @@ def test_every_plan_answers_with_the_bits_it_tells(
                 assert answer.label == label
                 scores = np.exp(answer.numbers.astype(float))
                 assert answer.score == pytest.approx(scores.max() / scores.sum(), rel=1e-6)
+
+
+def test_the_score_of_a_single_label_is_its_sigmoid(tiny_stores: Stores, build_library: Build) -> None:
+    """As in Python: the softmax of a reranker's one number would always be 1."""
+    report = build_library(tiny_stores(head=Head("cls", "tanh", ("LABEL_0",))))
+    with CModel(report.library, report.output) as model:
+        answer = model.run("it is a good film")
+        assert answer.label == "LABEL_0", answer.message
+        assert answer.score == pytest.approx(label_scores(answer.numbers)[0], rel=1e-6)
+        assert answer.score < 1.0
 
 
 @pytest.mark.parametrize("compute", ["fp32", "int8"])

@@ -109,7 +109,7 @@ static int run(struct pliant_model *model, uint32_t n_tokens, uint64_t target_us
             sum += exp((double)model->numbers[i] - model->numbers[best]);
         answer->label_index = (int)best;
         answer->label = model->about.labels[best];
-        answer->score = (float)(1 / sum);
+        answer->score = (float)(n > 1 ? 1 / sum : 1 / (1 + exp(-(double)model->numbers[0])));
     }
     if (answer->numbers)
         memcpy(answer->numbers, model->numbers, n * sizeof *answer->numbers);

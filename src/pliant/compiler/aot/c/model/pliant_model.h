@@ -51,7 +51,7 @@ struct pliant_options {
 struct pliant_answer {
     const char *label;      /* of the greatest number; null where the model gives a vector */
     int label_index;        /* its place among the labels; -1 where the model gives a vector */
-    float score;            /* its softmax; 0 where the model gives a vector */
+    float score;            /* its softmax; the sigmoid of a single label; 0 where the model gives a vector */
     float *numbers;         /* logits or vector: room for pliant_model_about(...)->n_numbers */
     uint8_t *bits;          /* room for n_layers x n_slices: what each shard ran with; 32: full, 0: left out */
     uint32_t n_tokens;      /* special tokens included */
