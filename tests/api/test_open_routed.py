@@ -90,6 +90,11 @@ def test_a_slow_device_has_its_inputs_answered_above(source: str, expected: list
         assert [reply.label for reply in replies] == [session(text).label for text in TEXTS]
         outputs = session.run({"text": np.array([TEXTS[0].encode()], object)})
         np.testing.assert_allclose(outputs["logits"][0], expected[0], atol=TOLERANCE)
+        into = np.empty((1, 2), np.float32)
+        assert session.run({"text": TEXTS[0]}, {"logits": into})["logits"] is into
+        np.testing.assert_allclose(into, outputs["logits"], atol=TOLERANCE)
+        with pytest.raises(InputError, match="'logits' is int64"):
+            session.run({"text": TEXTS[0]}, {"logits": into.astype(np.int64)})
         rows = session.explain(tokens=5).candidates
         assert [row.target for row in rows] == ["local", node.url]
         assert rows[1].is_chosen

@@ -152,6 +152,11 @@ def test_a_model_without_a_tokenizer_takes_words_by_number(lone: Cluster, folder
     feeds = session.sample(5)
     (answer,) = session.run(feeds).values()
     assert (answer.dtype, answer.shape) == (np.float32, session.outputs[0].dims)
+    given_vector = np.empty_like(answer)
+    assert session.run(feeds, {"vector": given_vector})["vector"] is given_vector
+    np.testing.assert_array_equal(given_vector, answer)
+    with pytest.raises(InputError, match=r"'vector' is float32\[4, \d+\], but must be float32\[1,"):
+        session.run(feeds, {"vector": np.empty((4, answer.shape[1]), np.float32)})
     others = session.run(feeds | {"types": np.ones((1, 5), np.int64)})["vector"]
     assert np.abs(others - answer).max() > 0
     with pytest.raises(InputError, match="no tokenizer; feed it arrays by name"):

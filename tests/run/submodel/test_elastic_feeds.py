@@ -29,3 +29,38 @@ def test_anything_but_one_text_is_refused_as_a_feed(elastic_session: OpenElastic
         pytest.raises(InputError, match=r"`text` is .*; give"),
     ):
         session.run({"text": text})
+
+
+def test_outputs_are_written_into_the_arrays_given(elastic_session: OpenElastic) -> None:
+    """Logits and the label; outputs that are not given are returned as ever."""
+    into, label = np.empty((1, 2), np.float32), np.empty(1, object)
+    with elastic_session(SessionOptions(10.0, length=8)) as session:
+        want = session.run({"text": TEXT})
+        found = session.run({"text": TEXT}, {"logits": into})
+        assert found["logits"] is into
+        np.testing.assert_array_equal(into, want["logits"])
+        assert found["label"] == want["label"]
+        assert session.run({"text": TEXT}, {"label": label})["label"] is label
+        assert label == want["label"]
+
+
+@pytest.mark.parametrize(
+    ("name", "array"),
+    [
+        ("logits", np.empty((4, 2), np.float32)),  # one answer filled all four rows
+        ("logits", np.empty((1, 2), np.int64)),  # and lost its fractions here
+        ("logits", np.empty((1, 3), np.float32)),
+        ("logits", np.empty((2, 2), np.float32)[::2, ::-1]),
+        ("label", np.empty(1, np.float32)),
+        ("label", np.empty(3, object)),
+    ],
+)
+def test_an_array_that_an_output_does_not_fit_is_refused(
+    elastic_session: OpenElastic, name: str, array: np.ndarray
+) -> None:
+    """As in sessions on arrays: numpy would broadcast and cast, or raise an error of its own."""
+    with (
+        elastic_session(SessionOptions(10.0, length=8)) as session,
+        pytest.raises(InputError, match=f"'?{name}'?.* must be "),
+    ):
+        session.run({"text": TEXT}, {name: array})

@@ -31,6 +31,7 @@ from pliant.plan.submodel.mixed_bits_accuracy import MixedBitsAccuracy
 from pliant.quantities import format_seconds, format_seconds_up, parse_seconds
 from pliant.run.memory_use import MemoryUse
 from pliant.run.session.feeds import FeedsLike
+from pliant.run.session.ports import copy_into
 from pliant.run.session.text_session import TEXT, TextInput, Texts, TextSession
 
 if TYPE_CHECKING:
@@ -355,10 +356,8 @@ class ClusterSession(TextSession[ClusterDetails]):
         return [self._infer(feeds_of(one.encoded), one.start_s, target_s) for one in asked]
 
     def _run(self, feeds: FeedsLike, out: Feeds | None) -> dict[str, np.ndarray]:
-        reply = self(feeds)
-        for name, array in (out or {}).items():
-            array[...] = reply.outputs[name]
-        return dict(reply.outputs) | dict(out or {})
+        outputs = self(feeds).outputs
+        return dict(outputs) | {name: copy_into(out, name, outputs[name]) for name in out or {}}
 
     def outputs_of(self, numbers: np.ndarray) -> dict[str, Any]:
         """Return the fields of a Reply that follow from the head's output."""

@@ -23,8 +23,8 @@ from pliant.run.arena import Arena
 from pliant.run.graph.array_stage import AllTensors, Tensors
 from pliant.run.graph.graph_runner import GraphRunner
 from pliant.run.graph.symbolic_forms import SizedStage, SymbolicForms
-from pliant.run.host.host_stage import HostStage, concurrency_error, copy_into
-from pliant.run.session.ports import Feeds, Shapes
+from pliant.run.host.host_stage import HostStage, concurrency_error
+from pliant.run.session.ports import Feeds, Shapes, copy_into
 
 if TYPE_CHECKING:
     from pliant.run.host.part_binder import PartBinder, PartSteps

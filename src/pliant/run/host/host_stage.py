@@ -8,13 +8,12 @@ import numpy as np
 
 from pliant.arrays import Float64
 from pliant.compiler.executable.encode_image import CallEntry
-from pliant.errors import GraphError, InputError
-from pliant.ir.graph import TensorType
+from pliant.errors import GraphError
 from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.models.onnx.bind.onnx_blocks import ScopedNode
 from pliant.run.arena import Arena
 from pliant.run.graph.array_stage import AllTensors, Tensors
-from pliant.run.session.ports import Feeds, check_writable
+from pliant.run.session.ports import Feeds, copy_into
 
 if TYPE_CHECKING:
     from pliant.run.host.block_stage import BlockStage
@@ -63,23 +62,6 @@ class HostStage:
 
     def copy_for(self, pool: ThreadPool, arena: Arena) -> Never:
         raise concurrency_error(self.rows[0].label)
-
-
-def copy_into(out: Feeds | None, name: str, value: Any) -> Any:
-    """`value`, copied into the array in `out` of this name, if any. Raises InputError if it does not fit."""
-    given = None if out is None else out.get(name)
-    if given is None:
-        if type(value) is np.ndarray and value.flags.c_contiguous:
-            return value
-        if isinstance(value, np.ndarray | np.generic):
-            return np.ascontiguousarray(value).reshape(np.shape(value))
-        return value
-    if not isinstance(value, np.ndarray | np.generic):
-        what = "absent" if value is None else "a sequence"
-        raise InputError(f"output {name!r} is {what}: it is written into no array, leave it out of `out`.")
-    array = np.asarray(value)
-    np.copyto(check_writable(name, given, TensorType(str(array.dtype), array.shape)), array)
-    return given
 
 
 def copy_shared(answer: AllTensors, feeds: AllTensors, out: Feeds | None) -> Tensors:

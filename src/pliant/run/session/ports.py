@@ -69,6 +69,23 @@ def check_writable(name: str, array: Any, type_: TensorType) -> np.ndarray:
     return array
 
 
+def copy_into(out: Feeds | None, name: str, value: Any) -> Any:
+    """`value`, copied into the array in `out` of this name, if any. Raises InputError if it does not fit."""
+    given = None if out is None else out.get(name)
+    if given is None:
+        if type(value) is np.ndarray and value.flags.c_contiguous:
+            return value
+        if isinstance(value, np.ndarray | np.generic):
+            return np.ascontiguousarray(value).reshape(np.shape(value))
+        return value
+    if not isinstance(value, np.ndarray | np.generic):
+        what = "absent" if value is None else "a sequence"
+        raise InputError(f"output {name!r} is {what}: it is written into no array, leave it out of `out`.")
+    array = np.asarray(value)
+    np.copyto(check_writable(name, given, TensorType(str(array.dtype), array.shape)), array)
+    return given
+
+
 def _apart(feeds: FeedsLike, out: FeedsLike) -> FeedsLike:
     """The feeds, copied where they overlap an array of `out`: outputs are written while inputs are read.
 

@@ -16,7 +16,7 @@ from pliant.ir.reply import Reply, label_scores
 from pliant.models.tokenizer import TokenizedInput
 from pliant.quantities import parse_seconds
 from pliant.run.session.feeds import FeedsLike, convert_feed, require_named
-from pliant.run.session.ports import Feeds
+from pliant.run.session.ports import Feeds, copy_into
 from pliant.run.session.session import Session
 from pliant.run.session.text_feeds import as_bytes, text_of
 
@@ -146,9 +146,7 @@ class TextSession(Session[D]):
         outputs = self._outputs(feeds)
         if not out:
             return outputs
-        for name, array in out.items():
-            array[...] = outputs[name]
-        return {**outputs, **out}
+        return outputs | {name: copy_into(out, name, outputs[name]) for name in out}
 
     def _outputs(self, feeds: FeedsLike) -> dict[str, np.ndarray]:
         """Outputs by name, for unchecked feeds."""

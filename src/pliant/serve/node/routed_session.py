@@ -22,7 +22,7 @@ from pliant.route.choice.request_terms import NO_TERMS, Terms
 from pliant.route.curve_advert import Trail
 from pliant.run.memory_use import MemoryUse
 from pliant.run.session.feeds import FeedsLike, convert_feed
-from pliant.run.session.ports import Feeds
+from pliant.run.session.ports import Feeds, copy_into
 from pliant.run.session.session import Session
 from pliant.run.session.text_feeds import as_bytes
 from pliant.run.session.text_session import TextSession
@@ -344,9 +344,7 @@ class RoutedSession(Session[RoutedDetails]):
 
     def _run(self, feeds: FeedsLike, out: Feeds | None) -> dict[str, np.ndarray]:
         outputs = dict(self(feeds).outputs)
-        for name, array in (out or {}).items():
-            array[...] = outputs[name]
-        return outputs | dict(out or {})
+        return outputs | {name: copy_into(out, name, outputs[name]) for name in out or {}}
 
     def _reply(self, request: Request) -> Reply[RoutedDetails]:
         return self.answer(request)
