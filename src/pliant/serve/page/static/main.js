@@ -301,9 +301,8 @@ function frame(time) {
   }
   if (time - other > OUTLOOK_MS) {
     other = time;
-    look();
     const answers = answersOf(page.model);
-    if (page.isFollowing && answers.n) pick(answers.n - 1, false);
+    page.round ??= Promise.all([look(), page.isFollowing && answers.n ? pick(answers.n - 1, false) : null]).finally(() => (page.round = null));
   }
 }
 timeline.clear();

@@ -2,6 +2,9 @@
 
 const RETRY_MS = 2000;
 const BUSY_MS = 5000;
+const FIRST_MS = 30000; // the first event may wait for the session's current run
+const QUIET_MS = 5000; // numbers come every second, so that a node is lost after as long without a byte
+const ASK_MS = 5000;
 let token = null; // in memory only: a reload forgets it
 
 export class Refused extends Error {
@@ -27,24 +30,30 @@ async function get(path, signal, kind) {
 }
 
 /** JSON of a path with a query; undefined values are left out. */
-export async function ask(path, query = {}, signal = undefined) {
+export async function ask(path, query = {}) {
   const given = Object.entries(query).filter(([, value]) => value !== undefined && value !== null && value !== "");
   const search = new URLSearchParams(given).toString();
-  return (await get(search ? `${path}?${search}` : path, signal, "application/json")).json();
+  return (await get(search ? `${path}?${search}` : path, AbortSignal.timeout(ASK_MS), "application/json")).json();
 }
 
 /** Follow the events until `stop` is called; `on` has a method an event, and `opened`, `lost` and `refused`. */
 export function follow(path, on) {
   let abort = new AbortController();
   let timer = 0;
+  let quiet = 0;
   let isStopped = false;
 
   async function run() {
-    abort = new AbortController();
+    const mine = (abort = new AbortController());
+    const listen = (most) => {
+      clearTimeout(quiet);
+      quiet = setTimeout(() => mine.abort(), most);
+    };
     try {
-      const response = await get(path, abort.signal, "text/event-stream");
+      listen(FIRST_MS);
+      const response = await get(path, mine.signal, "text/event-stream");
       on.opened();
-      await read(response.body.getReader(), on);
+      await read(response.body.getReader(), on, () => listen(QUIET_MS));
       again();
     } catch (error) {
       if (isStopped) return;
@@ -54,6 +63,7 @@ export function follow(path, on) {
     }
   }
   function again(why = "no contact", wait = RETRY_MS) {
+    clearTimeout(quiet);
     if (isStopped) return;
     on.lost(`${why.replace(/[.]$/, "")}; trying again`);
     timer = setTimeout(run, wait);
@@ -62,13 +72,16 @@ export function follow(path, on) {
   return () => {
     isStopped = true;
     clearTimeout(timer);
+    clearTimeout(quiet);
     abort.abort();
   };
 }
 
-async function read(reader, on) {
+/** Calls `heard` for whatever comes after the first event. */
+async function read(reader, on, heard) {
   const decoder = new TextDecoder();
   let rest = "";
+  let hasBegun = false;
   for (;;) {
     const { value, done } = await reader.read();
     if (done) return;
@@ -82,6 +95,8 @@ async function read(reader, on) {
         else if (line.startsWith("data: ")) data += line.slice(6);
       }
       if (data && on[name]) on[name](JSON.parse(data));
+      hasBegun ||= data !== "";
     }
+    if (hasBegun) heard();
   }
 }
