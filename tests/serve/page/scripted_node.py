@@ -29,11 +29,11 @@ def picture(run: str = "run") -> dict[str, Any]:
     return {"name": "here", "version": "0", "run": run, "shows_texts": False, "models": [model]}
 
 
-def numbers(cpu_s: float, after_s: float = 0.0) -> dict[str, Any]:
+def numbers(cpu_s: float, after_s: float = 0.0, rss_bytes: int = 1) -> dict[str, Any]:
     """Those of that node, `after_s` from now."""
     row = {"ok": 0, "refused": 0, "failed": 0, "cancelled": 0}
     now: dict[str, Any] = {"n_open": 0, "n_waiting": 0, "devices": [], "requests": {"local": row}}
-    shown = {"at_s": time.time() + after_s, "is_draining": False, "cpu_s": cpu_s, "rss_bytes": 1}
+    shown = {"at_s": time.time() + after_s, "is_draining": False, "cpu_s": cpu_s, "rss_bytes": rss_bytes}
     return {**shown, "budget_bytes": None, "models": {"m:1": now}}
 
 
@@ -48,22 +48,22 @@ def answers(*seconds: float) -> list[dict[str, Any]]:
 
 @final
 class ScriptedNode:
-    """`send` writes an event to the page that is connected, `end` closes its connection.
+    """`send` writes an event to the latest connection for events, `end` closes it.
 
-    `n_opened` counts connections for events, `asked` the other questions, which nobody answers.
+    `asked` are the other questions, which nobody answers.
     """
 
     def __init__(self, url: str) -> None:
-        self.url, self.n_opened = url, 0
+        self.url = url
         self.asked: list[str] = []
         self.is_over = threading.Event()
-        self.events: queue.Queue[bytes | None] = queue.Queue()
+        self.connections: list[queue.Queue[bytes | None]] = []
 
     def send(self, name: str, value: Any) -> None:
-        self.events.put(f"event: {name}\ndata: {json.dumps(value)}\n\n".encode())
+        self.connections[-1].put(f"event: {name}\ndata: {json.dumps(value)}\n\n".encode())
 
     def end(self) -> None:
-        self.events.put(None)
+        self.connections[-1].put(None)
 
 
 @contextmanager
@@ -74,9 +74,10 @@ def scripted_node(changes: Mapping[str, str]) -> Iterator[ScriptedNode]:
         def do_GET(self) -> None:
             name = INDEX if self.path == "/" else self.path.removeprefix("/page/")
             if self.path == "/v2/pliant/events":
-                node.n_opened += 1
+                events: queue.Queue[bytes | None] = queue.Queue()
                 self._begin("text/event-stream")
-                while (event := node.events.get()) is not None:
+                node.connections.append(events)
+                while (event := events.get()) is not None:
                     self.wfile.write(event)
             elif name in page_files():
                 self._begin(page_files()[name].media_type)
@@ -107,8 +108,8 @@ def scripted_node(changes: Mapping[str, str]) -> Iterator[ScriptedNode]:
         yield node
     finally:
         node.is_over.set()
-        for _ in range(node.n_opened):
-            node.end()
+        for connection in node.connections:
+            connection.put(None)
         server.shutdown()
         thread.join()
         server.server_close()

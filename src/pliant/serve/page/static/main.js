@@ -17,7 +17,7 @@ const OUTLOOK_MS = 2000;
 const HIDDEN_MS = 15000;
 const N_COLORS = 8;
 
-const page = { picture: null, numbers: null, before: null, kept: new Map(), model: null, isPaused: false, isFollowing: true, stop: null, shift: Infinity };
+const page = { picture: null, numbers: null, before: null, kept: new Map(), model: null, isPaused: false, isFollowing: true, stop: null, opened: Infinity, shift: Infinity };
 const answersOf = (model) => page.kept.get(model) ?? page.kept.set(model, new Answers()).get(model);
 const current = () => page.picture?.models.find((one) => one.key === page.model);
 
@@ -55,6 +55,7 @@ function open() {
   page.stop = follow("/v2/pliant/events", {
     opened: () => {
       for (const answers of page.kept.values()) answers.next = 0;
+      page.opened = Date.now() / 1e3;
       state("live", "live");
     },
     lost: (why) => state("lost", why),
@@ -75,7 +76,7 @@ function showPicture(picture) {
   const isNew = page.picture?.run !== picture.run;
   if (isNew) {
     page.kept.clear();
-    page.before = null;
+    page.numbers = null; // else the CPU time of two processes would be compared
   }
   page.picture = picture;
   text($("node"), picture.name);
@@ -118,10 +119,12 @@ function showNumbers(numbers) {
 function showAll() {
   if (!page.numbers || !current()) return;
   const answers = answersOf(page.model);
-  const found = summary(answers, scatter.now() - MINUTE_S);
+  // What was answered before the events began, or while they were interrupted, is not known.
+  const since = Math.max(scatter.now() - MINUTE_S, page.opened + scatter.shift);
+  const found = summary(answers, since);
   const now = page.numbers.models[page.model];
   if (!now) return;
-  figures(found, now);
+  figures(found, now, Math.max(1, scatter.now() - since));
   legend(answers, found, now);
   attained.show(answers, found);
   const model = current();
@@ -134,10 +137,9 @@ function showAll() {
   if (scatter.common !== scatter.commonDeadline()) scatter.drawGrid();
 }
 
-function figures(found, now) {
+function figures(found, now, seen) {
   const { all } = found;
   const total = (outcome) => Object.values(now.requests).reduce((sum, row) => sum + row[outcome], 0);
-  const seen = Math.max(1, Math.min(MINUTE_S, (Date.now() - opened) / 1e3));
   const cpu = page.before ? (page.numbers.cpu_s - page.before.cpu_s) / (page.numbers.at_s - page.before.at_s) : null;
   const shown = [
     ["Answered", count(total("ok")), "", "answered"], ["Refused", count(total("refused")), "", "refused"], ["Failed", count(total("failed")), "", "failed"],
@@ -285,7 +287,6 @@ document.addEventListener("visibilitychange", () => {
   else if (!page.stop) open();
 });
 
-const opened = Date.now();
 let [second, half, other] = [0, 0, 0];
 function frame(time) {
   requestAnimationFrame(frame);
