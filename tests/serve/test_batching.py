@@ -16,6 +16,7 @@ from pliant.run.array_sessions.onnx_session import OnnxSession
 from tests.run.batches.test_feed_batcher import ENCODER
 from tests.serve.models import Upper
 from tests.serve.nodes import PATIENCE_S, Running, asking, fixed, running
+from tests.serve.telemetry.test_request_context import lines_of, logged
 from tests.serve.test_routing import until
 
 
@@ -50,7 +51,11 @@ def _behind(served: Company, run: Running, texts: Sequence[str], **terms: object
         until(lambda: served.answered == [b"first"])
         url = f"{run.url}/v2/models/upper/infer"
         bodies = [asking(text, **({"parameters": terms} if terms else {})) for text in texts]
-        answers = [clients.submit(httpx.post, url, content=body, timeout=PATIENCE_S) for body in bodies]
+        ids = [{"X-Request-Id": f"id-{text}"} for text in texts]
+        answers = [
+            clients.submit(httpx.post, url, content=body, headers=id, timeout=PATIENCE_S)
+            for body, id in zip(bodies, ids, strict=True)
+        ]
         until(lambda: node.local.n_waiting == len(texts))
         served.gate.set()
         assert first.result().status_code == 200
@@ -210,3 +215,15 @@ def test_a_model_is_unloaded_while_two_workers_run_it(encoder_texts: list[np.nda
     assert {answer.status_code for answer in found} == {200, 503}
     with pytest.raises(InputError, match="closed"):
         session.answers_beside([session.request(session.sample(3))])
+
+
+def test_a_failure_in_a_batch_is_logged_with_the_id_of_its_own_request() -> None:
+    """The batch runs in the context of one of its requests, which need not be the one that failed."""
+    served, texts = Company(), ["a", "bug", "c"]
+    served.may_fail = True
+    with logged() as stream, running(served, **fixed((0, 1e-3), (1000, 1e-3))) as run:
+        _behind(served, run, texts)
+    lines = [line for line in lines_of(stream) if "exception" in line]
+    assert [(line["request_id"], "ZeroDivisionError" in line["exception"]) for line in lines] == [
+        ("id-bug", True)
+    ]

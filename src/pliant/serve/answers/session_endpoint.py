@@ -124,6 +124,9 @@ class SessionEndpoint:
                 done = await self._admission.submit(self, pending, waiting, pending.client, start)
         except TimeoutError:  # it was still waiting: once begun it runs to its end, even if late
             raise self._late_refusal(pending, waiting.alone.median_s) from None
+        except NodeError as error:  # logged here, in the context of the request that failed, not of its batch
+            self._log_failure(error)
+            raise
         finally:
             # Otherwise the router would keep the last wait until the next request.
             self.offer()
@@ -232,9 +235,11 @@ class SessionEndpoint:
         samples = sample_requests(self._served, lengths)
         n_learned = 0
         for sample in samples:
-            with suppress(PliantError):
+            try:
                 self._learn(sample, most_s / len(samples))
                 n_learned += 1
+            except PliantError as error:
+                self._log_failure(error)
             if n_learned > 1 and self.clock() - start_s > most_s:
                 break
         self._prepare(self.clock() + most_s / 2)
@@ -279,13 +284,20 @@ class SessionEndpoint:
             self._look_takes_s = done.spent_s
 
     async def _probe(self, n: int) -> None:
-        with suppress(PliantError):
+        try:
             sample = self._served.request(self._served.sample(n))
             quickest = PendingRequest(sample, due_s=self.clock(), best_effort=True)
             expected_s = self._served.estimate(quickest.at(self.clock())).seconds
             done = await self._admission.run(partial(self._compute_if_faster, quickest), expected_s)
             if done.result is not None:
                 self._report_time(sample.length, done.result, done.spent_s)
+        except PliantError as error:
+            self._log_failure(error)
+
+    def _log_failure(self, error: PliantError) -> None:
+        """Log why the model failed, if `error` is that of `_compute`."""
+        if isinstance(error, NodeError) and error.status == 500 and error.__cause__ is not None:
+            _LOG.error("%s failed", self._served.name, exc_info=error.__cause__)
 
     def _report_time(self, n: int, reply: Reply[Any], spent_s: float, may_look: bool = True) -> None:
         """Report the time of a full answer to the router, scaled from this one."""
@@ -305,7 +317,7 @@ class SessionEndpoint:
     def _compute(self, pending: PendingRequest) -> Reply[Any]:
         """Compute an answer on a worker thread, where the remaining time is known.
 
-        An unexpected error of the model fails this request only, not the connection.
+        An unexpected error of the model fails this request only, not the connection; the caller logs it.
         """
         try:
             if pending.due_s is not None and (late := self.refusal(pending, is_contended=False)) is not None:
@@ -316,5 +328,4 @@ class SessionEndpoint:
         except PliantError:
             raise
         except Exception as error:
-            _LOG.exception("%s failed", self._served.name)
             raise NodeError("the model failed on this input; the log has the reason.", status=500) from error
