@@ -73,6 +73,8 @@ def test_requests_that_wait_together_run_together() -> None:
     with running(served, **fixed((0, 1e-3), (1000, 1e-3))) as run:
         answers = _behind(served, run, texts)
         metrics = httpx.get(f"{run.url}/metrics").text
+        (statistics,) = httpx.get(f"{run.url}/v2/models/upper/stats").json()["model_stats"]
+    assert (statistics["inference_count"], statistics["execution_count"]) == (12, 3)
     assert [_upper(answer) for answer in answers] == [text.upper() for text in texts]
     assert served.sizes == [8, 3]
     assert 'pliant_batch_size_sum{model="upper",model_version="1",target="local"} 12.0' in metrics

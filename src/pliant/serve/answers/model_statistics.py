@@ -8,7 +8,7 @@ from typing import Any, final
 from prometheus_client import CollectorRegistry
 
 _NS = 1e9
-_QUEUE, _COMPUTE = "pliant_waiting_seconds", "pliant_compute_seconds"
+_QUEUE, _COMPUTE, _BATCH = "pliant_waiting_seconds", "pliant_compute_seconds", "pliant_batch_size"
 
 
 @dataclass(slots=True)
@@ -42,14 +42,17 @@ class ModelStatistics:
             self._last_s = self._wall_clock()
 
     def to_protocol(self, name: str, version: str, registry: CollectorRegistry) -> dict[str, Any]:
-        """The statistics in the protocol's form; queue and compute times come from `registry`."""
+        """The statistics in the protocol's form; queue and compute times come from `registry`.
+
+        An execution is a batch of requests that ran here together.
+        """
         queue, compute = _histogram(registry, _QUEUE), _histogram(registry, _COMPUTE)
         return {
             "name": name,
             "version": version,
             "last_inference": round(self._last_s * 1e3),
             "inference_count": self._success.count,
-            "execution_count": compute.count,
+            "execution_count": _histogram(registry, _BATCH).count,
             "inference_stats": {
                 "success": self._success.to_protocol(),
                 "fail": self._fail.to_protocol(),
