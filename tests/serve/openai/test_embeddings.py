@@ -14,6 +14,7 @@ from pliant.ir.endpoint import Request
 from pliant.ir.port import Port
 from tests.serve.models import Fake, Upper
 from tests.serve.nodes import PATIENCE_S, Running, running
+from tests.serve.test_routing import metric
 
 openai = pytest.importorskip("openai", reason="openai's client is not installed")
 TOKEN = "client-token-0123"
@@ -140,3 +141,13 @@ def test_a_queue_that_is_shorter_than_a_list_is_no_limit_to_it() -> None:
         answer = asked.result()
     assert answer.status_code == 200, answer.text
     assert [one["embedding"] for one in answer.json()["data"]] == [vector_of(item.encode()) for item in items]
+
+
+def test_embeddings_are_counted_in_the_metrics_of_their_model() -> None:
+    """The path names no model: a dashboard would show its failures at another one."""
+    with running(Upper(), [Counts()]) as node:
+        asked = {"model": "counts", "input": "abc"}
+        answer = httpx.post(f"{node.url}/v1/embeddings", json=asked, timeout=PATIENCE_S)
+        assert answer.status_code == 200
+        line = 'pliant_responses_total{{model="{}",path="/v1/embeddings",status="200"}}'
+        assert metric(node, line.format("counts")) == 1

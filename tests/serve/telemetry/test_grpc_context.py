@@ -8,7 +8,7 @@ import pytest
 from tests.serve.models import Upper, texts
 from tests.serve.nodes import ANY_PORT, PATIENCE_S, Running, fixed, running
 from tests.serve.telemetry.test_request_context import PARENT, SPAN, TRACE, lines_of, logged
-from tests.serve.test_routing import LATE, SOON, target_of, until
+from tests.serve.test_routing import LATE, SOON, metric, target_of, until
 
 grpc = pytest.importorskip("grpc", reason="grpcio is not installed")
 from pliant.serve.grpc.wire_messages import SERVICE, message  # noqa: E402 - not without grpcio
@@ -17,12 +17,12 @@ from pliant.serve.protocol.oip_tensors import write_bytes  # noqa: E402
 INFER = f"/{SERVICE}/ModelInfer"
 
 
-def infer(node: Running, text: str, **metadata: str) -> tuple[bytes, dict[str, str]]:
+def infer(node: Running, text: str, model: str = "upper", **metadata: str) -> tuple[bytes, dict[str, str]]:
     """The upper case of `text`, and the metadata that come with it; of an error, its own."""
     assert node.node is not None
     tensor = {"name": "text", "datatype": "BYTES", "shape": [1]}
     raw = [write_bytes(texts(text), "bytes")]
-    request = message("ModelInferRequest")(model_name="upper", inputs=[tensor], raw_input_contents=raw)
+    request = message("ModelInferRequest")(model_name=model, inputs=[tensor], raw_input_contents=raw)
     given = tuple((name.replace("_", "-"), value) for name, value in metadata.items())
     with grpc.insecure_channel(str(node.grpc)) as channel:
         method = channel.unary_unary(INFER, response_deserializer=message("ModelInferResponse").FromString)
@@ -101,3 +101,19 @@ def test_a_call_is_a_span_with_those_of_its_stages_below() -> None:
     assert hop.status.status_code is StatusCode.UNSET
     assert failed.status.status_code is StatusCode.ERROR
     assert failed.attributes["rpc.grpc.status_code"] == grpc.StatusCode.INTERNAL.value[0]
+
+
+def test_calls_are_counted_in_the_metrics_of_their_model() -> None:
+    """A call that names no known model counts in those of the first one."""
+    second = Upper("second", identity="id-2")
+    with running(Upper("first"), (second,), name="here", grpc=ANY_PORT) as node:
+        infer(node, "fine", "second")
+        infer(node, "bug", "second")
+        infer(node, "fine", "none")
+        counted = {
+            (model, status): metric(
+                node, f'pliant_responses_total{{model="{model}",path="{INFER}",status="{status}"}}'
+            )
+            for model, status in (("second", "OK"), ("second", "INTERNAL"), ("first", "NOT_FOUND"))
+        }
+    assert counted == dict.fromkeys(counted, 1.0)

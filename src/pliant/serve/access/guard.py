@@ -15,6 +15,7 @@ from pliant.serve.access.roles import PEERS, rule_for
 from pliant.serve.answers.metrics import Metrics
 from pliant.serve.openai.openai_errors import OPENAI_PATHS, openai_error
 from pliant.serve.protocol.inference import JSON
+from pliant.serve.telemetry.request_context import ANSWERING
 
 _ROUTE = ROUTE_HEADER.lower().encode()
 _FIRST = (b"host", b"origin")
@@ -40,8 +41,8 @@ class GuardedNode(Protocol):
 class Guard:
     """Refuses calls that `access` does not allow, and adds `Connection: close` while the node drains.
 
-    Every response is counted by its status. Responses to other nodes, including errors, carry this node's
-    identity. `paths` are the path labels of the metrics.
+    Every response is counted by its status, in the metrics of the model that answered. Responses to other
+    nodes, including errors, carry this node's identity. `paths` are the path labels of the metrics.
     """
 
     def __init__(self, app: ASGIApp, node: GuardedNode, access: AccessControl, paths: frozenset[str]) -> None:
@@ -57,27 +58,33 @@ class Guard:
             refusal, receive, send = admit(self._access, scope, receive, send)
         request: AccessRequest = scope[_ADMITTED]
         if refusal is not None:
-            await refusal(scope, receive, self._add_headers(request.path, send, ()))
+            await refusal(scope, receive, self._add_headers(scope, request.path, send, ()))
             return
         identity = self._identity if request.of_node else ()
         try:
-            await self._app(scope, receive, self._add_headers(request.path, send, identity))
+            await self._app(scope, receive, self._add_headers(scope, request.path, send, identity))
         except asyncio.CancelledError:  # the client disconnected
-            self._node.metrics.child(self._node.metrics.responses, self._label(request.path), 499).inc()
+            self._count(scope, self._label(request.path), 499)
             raise
 
-    def _add_headers(self, path: str, send: Send, identity: Sequence[tuple[bytes, bytes]]) -> Send:
+    def _add_headers(
+        self, scope: Scope, path: str, send: Send, identity: Sequence[tuple[bytes, bytes]]
+    ) -> Send:
         """Wrap `send` to add the headers of every response and count its status."""
         label = self._label(path)
 
         def sending(message: Any) -> Awaitable[None]:
             if message["type"] == "http.response.start":
-                self._node.metrics.child(self._node.metrics.responses, label, message["status"]).inc()
+                self._count(scope, label, message["status"])
                 close = [(b"connection", b"close")] if self._node.is_draining else []
                 message = {**message, "headers": [*message["headers"], *identity, *close]}
             return send(message)
 
         return sending
+
+    def _count(self, scope: Scope, label: str, status: int) -> None:
+        metrics: Metrics = scope.get(ANSWERING, self._node).metrics
+        metrics.child(metrics.responses, label, status).inc()
 
     def _label(self, path: str) -> str:
         return path if path in self._paths else "other"

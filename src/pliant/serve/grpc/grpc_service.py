@@ -15,6 +15,7 @@ from pliant.route.choice.request_terms import Terms
 from pliant.route.node_identity import NODE_HEADER
 from pliant.serve.access.access import AccessControl, AccessGrant, AccessRequest, Refusal
 from pliant.serve.access.roles import GRPC, routes_without_rule
+from pliant.serve.answers.metrics import Metrics
 from pliant.serve.grpc.call_status import code_of, refuse
 from pliant.serve.grpc.infer_messages import read_infer, write_infer
 from pliant.serve.grpc.message_coding import decompress
@@ -56,14 +57,19 @@ class _RequestBytes:
         """Never evicted: only complete messages are held, until they are answered."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _CallContext:
-    """A call: gRPC's context, and its log entry and span; None if it is not observed."""
+    """A call: gRPC's context, and its log entry and span; None if it is not observed.
+
+    `metrics` count its response: those of its model, once it is known.
+    """
 
     context: Any
     call: ObservedCall | None
+    metrics: Metrics
 
     def set_model(self, live: LiveModel) -> None:
+        self.metrics = live.node.metrics
         if self.call is not None:
             self.call.set_model(live.node.model)
 
@@ -132,14 +138,15 @@ class GrpcService:
                 call = None
                 if name not in _UNOBSERVED:
                     call = stack.enter_context(observe_call(path, context, self._tracer, self._front.name))
-                return await self._answer(path, method, read, content, _CallContext(context, call))
+                asked = _CallContext(context, call, self._front.metrics)
+                return await self._answer(path, method, read, content, asked)
 
         return answer
 
     async def _answer(
         self, path: str, method: _Method, read: Callable[[bytes], Any], content: bytes, asked: _CallContext
     ) -> Any:
-        count, code = self._front.metrics.responses.labels, grpc.StatusCode.UNKNOWN
+        code = grpc.StatusCode.UNKNOWN
         said = {} if asked.call is None else asked.call.metadata
         try:
             if self.is_closing:
@@ -158,7 +165,7 @@ class GrpcService:
             code = grpc.StatusCode.CANCELLED
             raise
         finally:
-            count(path, code.name).inc()
+            asked.metrics.responses.labels(path, code.name).inc()
             if asked.call is not None:
                 asked.call.code = code
         if said:

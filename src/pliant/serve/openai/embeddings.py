@@ -28,6 +28,7 @@ from pliant.serve.openai.openai_errors import openai_error
 from pliant.serve.protocol.client_messages import read_answer, write_request
 from pliant.serve.protocol.inference import JSON, InferBody, InferRequest, RequestedOutput
 from pliant.serve.protocol.statuses import http_status
+from pliant.serve.telemetry.request_context import ANSWERING, set_model
 
 EMBEDDINGS_PATH = "/v1/embeddings"
 _MOST_BYTES = 4 << 20
@@ -76,7 +77,9 @@ def embeddings_route(nodes: Callable[[], Sequence[ServingNode]], lease: Lease, b
                 terms = Terms(asked.deadline_s, asked.accuracy_floor, asked.best_effort)
                 async with lease(asked.model, terms) as live:
                     client = request.client.host if request.client else ""
-                    return await _answer(live.node, asked, terms, client, loop.time() - start_s)
+                    request.scope[ANSWERING] = live.node
+                    with set_model(live.node.model):
+                        return await _answer(live.node, asked, terms, client, loop.time() - start_s)
         except NodeError as error:
             why = str(error)
             if error.status == 404:

@@ -14,6 +14,8 @@ from pliant.serve.telemetry.trace_context import TraceContext, read_trace
 from pliant.serve.telemetry.tracing import ContextTracer, Kind, OpenSpan, SpanAttribute, Tracer
 
 REQUEST_ID, MODEL_VERSION = "x-request-id", "pliant-model-version"
+ANSWERING = "pliant.answering"
+"""Key in an ASGI scope: the node whose model answers at a path that all models share."""
 _LONGEST = 128
 _CURRENT: ContextVar["RequestContext | None"] = ContextVar("pliant_request", default=None)
 
