@@ -15,6 +15,7 @@ import pytest
 from pliant.serve.telemetry.log_lines import log_to
 from tests.serve.models import Upper
 from tests.serve.nodes import PATIENCE_S, Running, asking, fixed, running
+from tests.serve.repository.test_repository_api import AS_OPERATOR, Shelf, serving
 from tests.serve.test_routing import LATE, SOON, target_of, until
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -145,3 +146,35 @@ def test_refusals_carry_the_id_too() -> None:
             timeout=PATIENCE_S,
         )
     assert (answer.status_code, answer.headers["x-request-id"]) == (401, "seven")
+
+
+def test_calls_of_no_model_and_of_shared_paths_carry_the_id_too() -> None:
+    """The repository, unknown paths, refusals and embeddings; not the page, which asks all the time."""
+    shelf, headers = Shelf("first"), {**PARENT, **AS_OPERATOR, "X-Request-Id": "seven"}
+    calls = (
+        ("POST", "/v2/repository/index", 200),
+        ("POST", "/v2/repository/models/first/load", 200),
+        ("POST", "/v2/repository/models/none/unload", 404),
+        ("GET", "/v2/models/first/versions/9/infer", 404),
+        ("POST", "/v1/embeddings", 404),
+    )
+    unobserved = ("/", "/page/main.js", "/v2/pliant/outlook", "/v2/health/live", "/metrics")
+    with logged() as stream, serving(shelf, tokens=("client" * 4,)) as node:
+        for method, path, status in calls:
+            body = {"model": "first", "input": "a"} if path == "/v1/embeddings" else None
+            answer = httpx.request(method, node.url + path, headers=headers, json=body, timeout=PATIENCE_S)
+            assert (answer.status_code, answer.headers["x-request-id"]) == (status, "seven"), path
+            assert answer.headers["traceparent"].startswith(f"00-{TRACE}-")
+            version = "1" if path == "/v1/embeddings" else None
+            assert answer.headers.get("pliant-model-version") == version
+        refused = httpx.post(f"{node.url}/v2/repository/index", headers={"X-Request-Id": "eight"})
+        assert (refused.status_code, refused.headers["x-request-id"]) == (401, "eight")
+        for path in unobserved:
+            answer = httpx.get(node.url + path, headers=headers, timeout=PATIENCE_S)
+            assert answer.status_code == 200
+            assert "x-request-id" not in answer.headers
+    access = [line for line in lines_of(stream) if line["logger"] == "pliant.serve.access"]
+    found = [(line["method"], line["path"], line["status"]) for line in access]
+    assert found == [*calls, ("POST", "/v2/repository/index", 401)]
+    assert [line.get("model") for line in access] == [None, None, None, None, "first", None]
+    assert {line["trace_id"] for line in access[:-1]} == {TRACE}

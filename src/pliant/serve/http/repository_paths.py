@@ -17,14 +17,18 @@ from pliant.serve.access.access import AccessControl
 from pliant.serve.access.guard import Guard, error_response
 from pliant.serve.access.roles import routes_without_rule
 from pliant.serve.http.body_reader import BodyReader
+from pliant.serve.http.http_app import UNOBSERVED
 from pliant.serve.http.metrics_route import METRICS_PATH, metrics_route
 from pliant.serve.http.openapi import front_document
 from pliant.serve.http.responses import answer_disconnect, internal_error, json_response, method_refusal
+from pliant.serve.page.page_routes import PAGE_PATHS
 from pliant.serve.protocol.descriptions import server_metadata
 from pliant.serve.protocol.inference import JSON
 from pliant.serve.repository.change_requests import change_status, version_asked
 from pliant.serve.repository.front_node import FrontNode
 from pliant.serve.repository.model_repository import ModelRepository
+from pliant.serve.telemetry.observed_app import ObservedApp
+from pliant.serve.telemetry.tracing import Tracer
 
 REPOSITORY_PATH = "/v2/repository"
 """Path prefix for loading and unloading models; for operators."""
@@ -58,7 +62,8 @@ class RepositoryPaths:
         access: AccessControl,
         name: str,
         version: str,
-        page: Sequence[Route] = (),
+        page: Sequence[Route],
+        tracer: Tracer,
     ) -> None:
         self._repository, self._bodies, self._page = repository, bodies, page
         self._node, self._version = FrontNode(repository, name, version), version
@@ -90,7 +95,8 @@ class RepositoryPaths:
         }
         app = Starlette(routes=routes, exception_handlers=handlers)
         app.router.redirect_slashes = False
-        self._guard = Guard(app, self._node, access, frozenset(route.path for route in routes))
+        guard = Guard(app, self._node, access, frozenset(route.path for route in routes))
+        self._app = ObservedApp(guard, None, tracer, name, (*UNOBSERVED, *PAGE_PATHS))
 
     @property
     def front(self) -> FrontNode:
@@ -98,7 +104,7 @@ class RepositoryPaths:
         return self._node
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._guard(scope, receive, send)
+        await self._app(scope, receive, send)
 
     def owns(self, scope: Scope) -> bool:
         """Whether a request is handled here and not by the first model: the repository, metrics, the page."""

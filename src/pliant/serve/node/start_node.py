@@ -223,7 +223,7 @@ async def serve_models(
         controls = NodeControls(repository, reloads, access, admission, options.queue)
         open_.push_async_callback(repository.close)
         await repository.start()
-        paths = RepositoryPaths(repository, bodies, access, options.name or "", version, page)
+        paths = RepositoryPaths(repository, bodies, access, options.name or "", version, page, tracer)
         app = GzipMiddleware(ModelApps(repository, paths, bodies, access, options.limits, tracer))
 
         manager = service_manager(child_environment())

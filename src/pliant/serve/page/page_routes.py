@@ -20,6 +20,8 @@ from pliant.serve.repository.model_entry import version_age
 
 FILES_PATH = "/page/"
 EVENTS_PATH, ANSWER_PATH, OUTLOOK_PATH = "/v2/pliant/events", "/v2/pliant/answer", "/v2/pliant/outlook"
+PAGE_PATHS = ("/", FILES_PATH, EVENTS_PATH, ANSWER_PATH, OUTLOOK_PATH)
+"""Paths that an open page reads, most of them every other second."""
 _STREAM = {"cache-control": "no-store", "x-accel-buffering": "no"}
 
 
