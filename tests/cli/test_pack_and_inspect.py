@@ -1,6 +1,7 @@
 """`pack` and `inspect`."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -127,6 +128,23 @@ def test_a_table_of_accuracy_may_be_given(
     assert result.exit_code == 1
     assert "3x4 at 6 bits does not fit" in result.stderr
     assert not (tmp_path / "t").exists()
+
+
+def test_measurements_of_the_model_directory_are_kept(
+    as_json: Callable[..., Any], model: Path, tmp_path: Path
+) -> None:
+    """A packed model must choose as the model does; accuracy is that of the codes it was measured at."""
+    source = shutil.copytree(model, tmp_path / "model")
+    entry = {"n": 2, "m": 4, "bits": 6, "accuracy": 0.75, "log_likelihood": -0.5}
+    rows = [[0.4, 0.3, 0.2, 0.1], [1.0, 2.0, 3.0, 4.0]]
+    (source / "accuracy.json").write_text(json.dumps({"n_examples": 9, "entries": [entry]}))
+    (source / "importance.json").write_text(json.dumps(rows))
+    made = as_json("pack", source, "-o", tmp_path / "s")
+    assert made["accuracy"]["entries"] == [entry]
+    assert made["importance"] == rows
+    other = as_json("pack", source, "-o", tmp_path / "t", "--quantizer", "equal-population")
+    assert other["accuracy"] is None
+    assert other["importance"] == rows
 
 
 def test_a_model_is_inspected_under_every_name_it_runs_by(

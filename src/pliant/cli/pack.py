@@ -9,7 +9,13 @@ from typing import Annotated, Literal
 import typer
 
 from pliant.api.model import CheckpointModel, unsupported_error
-from pliant.api.open_elastic import Importance, OnProgress, read_accuracy, read_importance
+from pliant.api.open_elastic import (
+    Importance,
+    OnProgress,
+    read_accuracy,
+    read_importance,
+    read_measurements,
+)
 from pliant.api.resolve import resolve
 from pliant.cli.shared.show import print_json, progress_bar
 from pliant.cli.shared.verb_options import Json, parse_numbers, shipped
@@ -56,7 +62,8 @@ class PackArguments:
     importance: Annotated[
         Path | None,
         typer.Option(
-            help="Labelled TSV to measure the importance of each shard on, or a JSON table of importance."
+            help="Labelled TSV to measure the importance of each shard on, or a JSON table of importance "
+            "(default: importance.json of the model directory, if there is one)."
         ),
     ] = None
     importance_examples: Annotated[
@@ -74,7 +81,8 @@ class PackArguments:
         typer.Option(
             help="Labelled TSV that was not used for training, to measure the accuracy of every "
             "submodel on, or a JSON table of accuracy. The planner then selects the most "
-            "accurate submodel instead of the largest."
+            "accurate submodel instead of the largest (default: accuracy.json of the model directory, if "
+            "there is one and the quantizer is lloyd)."
         ),
     ] = None
     accuracy_examples: Annotated[
@@ -94,6 +102,11 @@ def pack(args: PackArguments) -> None:
     chosen = parse_numbers(args.bits, "--bits") or BITS
     ordered = _importance_given(args.importance, args.importance_examples, checkpoint.spec, chosen)
     known = _accuracy_given(args.accuracy, args.accuracy_examples, checkpoint.spec)
+    importance, accuracy = read_measurements(model.path, checkpoint.spec)
+    if ordered is None:
+        ordered = importance
+    if known is None and args.quantizer == "lloyd":  # what was measured at other codes says nothing here
+        known = accuracy
     with progress_bar() as on_progress:
 
         def on_build(progress: BuildProgress) -> None:
