@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import onnx
+import pytest
 
 from tests.cli.conftest import Cli
 from tests.models.onnx_models import parse
@@ -113,6 +114,26 @@ def test_accuracy_is_measured_on_labelled_examples_and_plans_choose_by_it(
     assert chosen["expected_accuracy"] >= largest["expected_accuracy"]
     assert (len(largest["layers"]), largest["width"]) == (2, 4)
     assert "% accurate" in cli(*words).stdout
+
+
+@pytest.mark.parametrize("option", ["--accuracy", "--importance"])
+def test_examples_that_cannot_be_read_leave_the_old_store(
+    cli: Cli, model: Path, tmp_path: Path, option: str
+) -> None:
+    """They were found after the old store, with its measurements, had been replaced."""
+    cli("pack", model, "-o", tmp_path / "s", "--bits", "2,32")
+    before = (tmp_path / "s" / "manifest.json").read_bytes()
+    (tmp_path / "dev.tsv").write_text(f"sentence\tlabel\na good film\t1\n{'bad ' * 40}\t0\n")
+    result = cli("pack", model, "-o", tmp_path / "s", "--overwrite", option, tmp_path / "dev.tsv")
+    assert result.exit_code == 1
+    assert "line 3" in result.stderr
+    assert (tmp_path / "s" / "manifest.json").read_bytes() == before
+    (tmp_path / "dev.tsv").write_text("sentence\tlabel\na good film\t1\n")
+    words = (option, tmp_path / "dev.tsv", "--overwrite", "--bits", "5")
+    result = cli("pack", model, "-o", tmp_path / "s", *words)
+    assert result.exit_code == 1
+    assert "in --bits" in result.stderr
+    assert (tmp_path / "s" / "manifest.json").read_bytes() == before
 
 
 def test_a_table_of_accuracy_may_be_given(

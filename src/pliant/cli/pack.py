@@ -19,14 +19,13 @@ from pliant.api.open_elastic import (
 from pliant.api.resolve import resolve
 from pliant.cli.shared.show import print_json, progress_bar
 from pliant.cli.shared.verb_options import Json, parse_numbers, shipped
-from pliant.elastic.evaluate.accuracy_grid import measure_grid
+from pliant.elastic.evaluate.accuracy_grid import GRID_BITS, measure_grid
 from pliant.elastic.evaluate.labelled_inputs import LabelledInput, pick_evenly
 from pliant.elastic.importance import ablate, first_order
 from pliant.errors import InputError
 from pliant.ir.bitwidths import BITS, FULL_BITS, LOWEST_BITS
-from pliant.models.examples import Example, read_examples
-from pliant.models.hf.checkpoint import open_checkpoint
-from pliant.models.spec import ModelSpec
+from pliant.models.examples import read_examples
+from pliant.models.hf.checkpoint import Checkpoint, open_checkpoint
 from pliant.models.tokenizer import encode_example, open_tokenizer
 from pliant.quantities import format_bytes
 from pliant.run.submodel.engine import Engine
@@ -100,8 +99,8 @@ def pack(args: PackArguments) -> None:
     out = args.output or Path(f"{model.name}.store")
     checkpoint = open_checkpoint(model.path)
     chosen = parse_numbers(args.bits, "--bits") or BITS
-    ordered = _importance_given(args.importance, args.importance_examples, checkpoint.spec, chosen)
-    known = _accuracy_given(args.accuracy, args.accuracy_examples, checkpoint.spec)
+    ordered = _importance_given(args.importance, args.importance_examples, checkpoint, chosen)
+    known = _accuracy_given(args.accuracy, args.accuracy_examples, checkpoint, chosen)
     importance, accuracy = read_measurements(model.path, checkpoint.spec)
     if ordered is None:
         ordered = importance
@@ -170,66 +169,66 @@ def outlier_share(manifest: Manifest) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class _LabelledExamples:
+class _LabelledInputs:
     """Examples to measure on."""
 
-    examples: tuple[Example, ...]
+    inputs: tuple[LabelledInput, ...]
 
 
 def _importance_given(
-    path: Path | None, n_examples: int, spec: ModelSpec, bits: tuple[int, ...]
-) -> Importance | _LabelledExamples | None:
+    path: Path | None, n_examples: int, checkpoint: Checkpoint, bits: tuple[int, ...]
+) -> Importance | _LabelledInputs | None:
     """Check and read the argument of --importance before the work starts; raises InputError."""
     if path is None:
         return None
     if path.suffix == ".json":
-        return read_importance(path, spec)
+        return read_importance(path, checkpoint.spec)
     if FULL_BITS not in bits or max(b for b in (0, *bits) if b < FULL_BITS) < LOWEST_BITS:
         raise InputError(
             f"importance is measured between {LOWEST_BITS} bits and {FULL_BITS}; keep both in --bits."
         )
-    return _LabelledExamples(pick_evenly(read_examples(path, spec.head.labels or ()), n_examples))
+    return _labelled(path, n_examples, checkpoint)
 
 
 def _accuracy_given(
-    path: Path | None, n_examples: int, spec: ModelSpec
-) -> AccuracyTable | _LabelledExamples | None:
+    path: Path | None, n_examples: int, checkpoint: Checkpoint, bits: tuple[int, ...]
+) -> AccuracyTable | _LabelledInputs | None:
     """Check and read the argument of --accuracy before the work starts; raises InputError."""
     if path is None:
         return None
     if path.suffix == ".json":
-        return read_accuracy(path, spec)
-    return _LabelledExamples(pick_evenly(read_examples(path, spec.head.labels or ()), n_examples))
+        return read_accuracy(path, checkpoint.spec)
+    if not set(bits) & set(GRID_BITS):
+        raise InputError(f"accuracy is measured at {_join(GRID_BITS)} bits; keep one of these in --bits.")
+    return _labelled(path, n_examples, checkpoint)
 
 
 def _importance(
-    store: Path, given: Importance | _LabelledExamples, method: Method, on_progress: OnProgress
+    store: Path, given: Importance | _LabelledInputs, method: Method, on_progress: OnProgress
 ) -> Importance:
     """Return the importance of each shard: the given table, or measured on the store that was just built."""
-    if not isinstance(given, _LabelledExamples):
+    if not isinstance(given, _LabelledInputs):
         return given
 
     def on_part(done: int, total: int) -> None:
         on_progress("measuring importance", done, total)
 
     with _engine(store) as engine:
-        inputs = _labelled(engine, given)
         if method == "gradient":
-            found = first_order(engine.store, inputs, on_examples=on_part)
+            found = first_order(engine.store, given.inputs, on_examples=on_part)
         else:
-            found = ablate(engine, inputs, on_shard=on_part).importance
+            found = ablate(engine, given.inputs, on_shard=on_part).importance
     return tuple(tuple(row) for row in found.tolist())
 
 
-def _accuracy(
-    store: Path, given: AccuracyTable | _LabelledExamples, on_progress: OnProgress
-) -> AccuracyTable:
+def _accuracy(store: Path, given: AccuracyTable | _LabelledInputs, on_progress: OnProgress) -> AccuracyTable:
     """Return every submodel's accuracy: the given table, or measured on the store that was just built."""
-    if not isinstance(given, _LabelledExamples):
+    if not isinstance(given, _LabelledInputs):
         return given
     with _engine(store) as engine:
-        inputs = _labelled(engine, given)
-        return measure_grid(engine, inputs, on_cell=lambda i, n: on_progress("measuring accuracy", i, n))
+        return measure_grid(
+            engine, given.inputs, on_cell=lambda i, n: on_progress("measuring accuracy", i, n)
+        )
 
 
 @contextmanager
@@ -241,9 +240,11 @@ def _engine(store: Path) -> Iterator[Engine]:
         yield engine
 
 
-def _labelled(engine: Engine, given: _LabelledExamples) -> tuple[LabelledInput, ...]:
-    tokenizer = open_tokenizer(engine.store.path, engine.spec)
-    return tuple(LabelledInput(encode_example(tokenizer, e), e.label) for e in given.examples)
+def _labelled(path: Path, n_examples: int, checkpoint: Checkpoint) -> _LabelledInputs:
+    """Read and tokenise the examples; raises InputError for one that the model cannot read."""
+    examples = pick_evenly(read_examples(path, checkpoint.spec.head.labels or ()), n_examples)
+    tokenizer = open_tokenizer(checkpoint.directory, checkpoint.spec)
+    return _LabelledInputs(tuple(LabelledInput(encode_example(tokenizer, e), e.label) for e in examples))
 
 
 def _join(values: tuple[int, ...]) -> str:
