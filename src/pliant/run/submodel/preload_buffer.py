@@ -24,11 +24,11 @@ class PreloadBuffer:
     @property
     def n_bytes(self) -> int:
         """Bytes of weights held."""
-        return sum(block.nbytes for block in self._held.values())
+        return sum(block.nbytes for block in self.blocks)
 
     @property
     def blocks(self) -> tuple[np.ndarray, ...]:
-        """The memory of each run held, for measurement."""
+        """The memory of each run held, for measurement; the IO thread may add to them meanwhile."""
         return tuple(self._held.values())
 
     def planes(self, shape: tuple[int, ...]) -> np.ndarray:
@@ -36,7 +36,7 @@ class PreloadBuffer:
         of `shape`.
         """
         parts = np.zeros((*shape, FULL + 1), bool)
-        for run in self._held:
+        for run in self.runs:
             parts[run.layer, run.first : run.first + run.count, run.part] = True
         planes = np.cumprod(parts[..., :FULL], axis=-1).sum(axis=-1)
         return np.where(parts[..., FULL], FULL_BITS, planes).astype(np.int64)
