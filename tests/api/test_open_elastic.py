@@ -24,6 +24,7 @@ from pliant.models.hf.checkpoint import open_checkpoint
 from pliant.profile import measure_device
 from pliant.profile.measure_device import ProfileProgress
 from pliant.run.process_memory import MemoryBudget
+from pliant.run.submodel.plans.submodel_planner import SessionOptions
 from pliant.store import atomic_directory
 from pliant.store.build import build
 from pliant.store.read import open_store
@@ -367,3 +368,20 @@ def test_the_shipped_models_accuracy_covers_every_submodel() -> None:
     bits = {e.bits for e in table.entries}
     assert {2, 6, 32} <= bits
     assert len(table.entries) == spec.n_layers * len(spec.widths) * len(bits)
+
+
+@pytest.mark.parametrize("baseline", ["load-exec", "stdpl-2", "preload-6"])
+def test_the_plan_of_a_baseline_counts_the_memory_of_its_session(
+    model: Path, cache: Path, baseline: api.BaselineName
+) -> None:
+    """Its page said 0 bytes of activations, and nothing of the embeddings."""
+    profile, options = paper_profile((2, 4)), SessionOptions(60.0, length=8)
+    with api.open_packed_store(resolve(model), cache) as store:
+        plan = api.plan_of(store, profile, options, baseline)
+        with api.open_elastic(
+            resolve(model), options, profile=profile, baseline=baseline, cache=cache
+        ) as session:
+            assert plan.memory == session.plan.memory
+        assert plan.memory.arena_bytes > 0
+        assert plan.memory.fixed_bytes > 0
+        assert "in all" in str(plan)

@@ -42,7 +42,7 @@ from pliant.run.process_memory import MemoryBudget
 from pliant.run.submodel.elastic_session import ElasticSession
 from pliant.run.submodel.engine import Engine
 from pliant.run.submodel.plans.memory_split import memory_overhead, split_memory
-from pliant.run.submodel.plans.submodel_planner import SessionOptions, planner_of
+from pliant.run.submodel.plans.submodel_planner import SessionOptions, SubmodelPlanner, planner_of
 from pliant.settings import cache_folder
 from pliant.store.build import BuildProgress, build
 from pliant.store.coding.quantize import Quantizer
@@ -176,23 +176,30 @@ def plan_of(
     Raises BudgetError naming the nearest feasible target.
     """
     planner = planner_of(store.manifest, profile)
-    length = planner.bucket(options.length)
+    overhead = memory_overhead(store, options.compute, min(options.length, store.spec.max_tokens))
+    sizes = {"arena_bytes": overhead.arena_bytes, "fixed_bytes": overhead.fixed_bytes}
     if baseline is None:
-        overhead = memory_overhead(store, options.compute, min(options.length, store.spec.max_tokens))
         terms = split_memory(planner, options, overhead)
-        return planner.plan_resident(
-            terms, arena_bytes=overhead.arena_bytes, fixed_bytes=overhead.fixed_bytes
-        )[0]
+        return planner.plan_resident(terms, **sizes)[0]
+    made = _baseline_plan(planner, options, baseline)
+    return replace(
+        made,
+        memory=replace(made.memory, **sizes),
+        accuracy_interval=planner.interval(made.expected_accuracy),
+    )
+
+
+def _baseline_plan(planner: SubmodelPlanner, options: SessionOptions, baseline: BaselineName) -> Plan:
+    """Return the plan of a baseline, without activations and the weights that every plan needs."""
+    length, profile = planner.bucket(options.length), planner.profile
     job = (planner.shape, cost_table(profile, length, "p95"), options.budget, planner.importance)
     settings, expected = options.planning, cost_table(profile, length, "median")
     grid = None if planner.accuracy is None else planner.accuracy.grid
     if baseline == "load-exec":
-        made = load_and_execute(*job, settings, expected=expected, accuracy=grid)
-        return replace(made, accuracy_interval=planner.interval(made.expected_accuracy))
+        return load_and_execute(*job, settings, expected=expected, accuracy=grid)
     kind, _, bits = baseline.partition("-")
     system = standard_pipeline if kind == "stdpl" else preload_model
-    made = system(*job, int(bits), settings, expected=expected, accuracy=grid)
-    return replace(made, accuracy_interval=planner.interval(made.expected_accuracy))
+    return system(*job, int(bits), settings, expected=expected, accuracy=grid)
 
 
 def open_packed_store(
