@@ -385,3 +385,14 @@ def test_the_plan_of_a_baseline_counts_the_memory_of_its_session(
         assert plan.memory.arena_bytes > 0
         assert plan.memory.fixed_bytes > 0
         assert "in all" in str(plan)
+
+
+@pytest.mark.parametrize("limits", [{"working_bytes": 4096}, {"memory_bytes": 100_000}])
+def test_a_baseline_beyond_its_limits_is_refused(model: Path, cache: Path, limits: dict[str, int]) -> None:
+    """A comparison at equal memory must not be won by a system that ignores the limit."""
+    baselines: tuple[api.BaselineName, ...] = ("load-exec", "stdpl-32")
+    with api.open_packed_store(resolve(model), cache) as store:
+        for baseline in baselines:
+            options = SessionOptions(60.0, length=8, **limits)  # type: ignore[arg-type]
+            with pytest.raises(BudgetError, match="at least"):
+                api.plan_of(store, paper_profile((2, 4)), options, baseline)

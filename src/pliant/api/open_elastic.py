@@ -43,6 +43,7 @@ from pliant.run.submodel.elastic_session import ElasticSession
 from pliant.run.submodel.engine import Engine
 from pliant.run.submodel.plans.memory_split import memory_overhead, split_memory
 from pliant.run.submodel.plans.submodel_planner import SessionOptions, SubmodelPlanner, planner_of
+from pliant.run.submodel.submodel_memory import check_limit
 from pliant.settings import cache_folder
 from pliant.store.build import BuildProgress, build
 from pliant.store.coding.quantize import Quantizer
@@ -173,7 +174,7 @@ def plan_of(
 ) -> Plan:
     """Return the plan of a session with these options, without reading weights or compiling.
 
-    Raises BudgetError naming the nearest feasible target.
+    Raises BudgetError naming the nearest feasible target, or the memory that a baseline exceeds.
     """
     planner = planner_of(store.manifest, profile)
     overhead = memory_overhead(store, options.compute, min(options.length, store.spec.max_tokens))
@@ -182,11 +183,14 @@ def plan_of(
         terms = split_memory(planner, options, overhead)
         return planner.plan_resident(terms, **sizes)[0]
     made = _baseline_plan(planner, options, baseline)
-    return replace(
-        made,
-        memory=replace(made.memory, **sizes),
-        accuracy_interval=planner.interval(made.expected_accuracy),
-    )
+    memory, most = replace(made.memory, **sizes), options.working_bytes
+    if most is not None and memory.working_bytes > most:
+        raise BudgetError(
+            f"this baseline reads into a working buffer of {memory.working_bytes} bytes, but at most {most} "
+            f"are allowed: give at least {memory.working_bytes}, or leave the limit out."
+        )
+    check_limit(memory, options.memory_bytes)
+    return replace(made, memory=memory, accuracy_interval=planner.interval(made.expected_accuracy))
 
 
 def _baseline_plan(planner: SubmodelPlanner, options: SessionOptions, baseline: BaselineName) -> Plan:

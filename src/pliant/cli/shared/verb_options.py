@@ -48,7 +48,10 @@ Threads = Annotated[
 ]
 Arithmetic = Annotated[ComputeDtype, typer.Option("--compute", help="Arithmetic of the matrix products.")]
 System = Annotated[
-    BaselineName | None, typer.Option(help="Plan and run as one of the baselines of the STI paper.")
+    BaselineName | None,
+    typer.Option(
+        help="Plan and run as one of the baselines of the STI paper; each has its own preload buffer."
+    ),
 ]
 LayersLeft = Annotated[
     Depths | None,
