@@ -247,6 +247,17 @@ def test_under_memory_pressure_the_buffer_keeps_what_comes_first_in_its_order(
         assert session(TEXT).label is not None
 
 
+def test_under_memory_pressure_a_session_that_can_free_nothing_keeps_its_plans(
+    elastic_session: OpenElastic,
+) -> None:
+    """The notice comes within a request: to plan anew would cost it milliseconds and free nothing."""
+    with elastic_session(SessionOptions(0.02, 0, length=8)) as session:
+        plan, n_changes = session.plan, session.runner.n_changes
+        session.give_way()
+        assert session.runner.n_changes == n_changes
+        assert session.plan is plan
+
+
 def test_the_peak_covers_what_was_held_and_let_go() -> None:
     """An answer reports it: it must not be what the process holds by then."""
     np.ones(64 << 20, np.uint8)

@@ -264,7 +264,10 @@ class SubmodelRunner:
             raise
 
     def give_way(self) -> None:
-        """Free half the preload buffer, top layers first; keep it if the target cannot be met otherwise."""
+        """Free half the preload buffer, top layers first; keep it if the target cannot be met otherwise.
+
+        Plans are kept if nothing can be freed.
+        """
         # The requested size may exceed the model's size.
         kept, keep_bytes = self.weights.preload_bytes, self.weights.keep_bytes
         half = min(self._plans.terms.preload_bytes or 0, kept) // 2
@@ -272,6 +275,8 @@ class SubmodelRunner:
             less = replace(self.options, most_preload_bytes=half)
         else:
             less = replace(self.options, preload_bytes=half)
+        if kept == 0 or (less == self.options and keep_bytes is None):
+            return
         try:  # not warmed up: a request may be waiting, and memory is short
             self._change(less)
         except BudgetError:
