@@ -150,6 +150,27 @@ def test_a_longer_input_is_answered_after_weights_gave_way(store: Store, kernel_
             assert_kept(session.memory, memory)
             session.retarget(memory=MEMORY)
             assert session.options.most_preload_bytes is None
+            assert session.options.most_working_bytes is None
+
+
+@pytest.mark.parametrize("more", [20_000, 40_000, 80_000])
+@pytest.mark.parametrize("preload_bytes", [None, 16_000])
+def test_what_gave_way_is_not_taken_for_reads(
+    store: Store, kernel_cache: Path, more: int, preload_bytes: int | None
+) -> None:
+    """The system is short of memory: what was freed must not come back as a larger working buffer."""
+    with store:
+        memory = least_of(store, kernel_cache) + more
+        with opened(store, kernel_cache, memory, preload_bytes=preload_bytes) as session:
+            kept = session.plan.memory.preload_bytes
+            session.give_way()
+            freed = kept - session.plan.memory.preload_bytes
+            assert freed >= kept // 2 > 0
+            for latency in (None, 0.002, 0.01, 10.0):
+                for text in ("good", SHORT):
+                    session(text, latency=latency)
+            assert session.memory.predicted_bytes <= memory - freed
+            assert_kept(session.memory, memory)
 
 
 def test_retarget_moves_the_bound(store: Store, kernel_cache: Path) -> None:

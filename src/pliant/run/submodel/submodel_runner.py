@@ -27,7 +27,7 @@ from pliant.run.submodel.pipeline import PipelineRun
 from pliant.run.submodel.plans.memory_split import MemoryOverhead, memory_overhead, split_memory
 from pliant.run.submodel.plans.plan_cache import BoundPlan, PlanCache
 from pliant.run.submodel.plans.submodel_planner import SessionOptions, planner_of
-from pliant.run.submodel.submodel_memory import check_limit, memory_use
+from pliant.run.submodel.submodel_memory import check_limit, memory_use, with_half
 from pliant.run.submodel.text_batches import MOST_ROWS, group_texts
 from pliant.run.submodel.weight_memory import WeightMemory
 from pliant.store.container import BLOCK
@@ -250,7 +250,8 @@ class SubmodelRunner:
         """
         now = self.options if target_s is None else replace(self.options, target_s=target_s)
         if memory_bytes is not None:
-            now = replace(now, preload_bytes=None, most_preload_bytes=None, memory_bytes=memory_bytes)
+            free = replace(now, preload_bytes=None, most_preload_bytes=None, most_working_bytes=None)
+            now = replace(free, memory_bytes=memory_bytes)
         self._change(now if preload_bytes is None else replace(now, preload_bytes=preload_bytes))
 
     def _change(self, options: SessionOptions) -> None:
@@ -264,17 +265,9 @@ class SubmodelRunner:
             raise
 
     def give_way(self) -> None:
-        """Free half the preload buffer, top layers first; keep it if the target cannot be met otherwise.
-
-        Plans are kept if nothing can be freed.
-        """
-        # The requested size may exceed the model's size.
+        """Free half the preload buffer, top layers first, if any is held and the target can be met then."""
         kept, keep_bytes = self.weights.preload_bytes, self.weights.keep_bytes
-        half = min(self._plans.terms.preload_bytes or 0, kept) // 2
-        if self.options.preload_bytes is None:  # the planner chooses it, and for a longer input again
-            less = replace(self.options, most_preload_bytes=half)
-        else:
-            less = replace(self.options, preload_bytes=half)
+        less = with_half(self.options, self._plans.terms, kept)
         if kept == 0 or (less == self.options and keep_bytes is None):
             return
         try:  # not warmed up: a request may be waiting, and memory is short

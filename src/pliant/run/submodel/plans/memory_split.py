@@ -69,8 +69,8 @@ def split_memory(
     """`options` with its memory limit, if any, split into preload and working buffer.
 
     The split with the highest expected accuracy at `options.length` wins; more memory never makes that worse.
-    A given preload or working buffer is kept. A chosen preload buffer has at most `most_preload_bytes`,
-    unless no plan fits with so little.
+    A given preload or working buffer is kept. A chosen preload buffer has at most `most_preload_bytes`
+    and a chosen working buffer at most `most_working_bytes`, unless no plan fits with so little.
 
     Raises BudgetError naming the least memory under which a plan meets the target, InputError if the
     requested buffers do not fit.
@@ -90,9 +90,12 @@ def split_memory(
     split = _chosen(planner, options, left, overhead)
     held = split.plan.memory.preload_bytes
     preload = held if options.preload_bytes is None else options.preload_bytes
-    if left - held < BLOCK:  # no read fits
+    working, most = left - held, options.most_working_bytes
+    if most is not None:
+        working = min(working, max(most, split.plan.memory.working_bytes))
+    if working < BLOCK:  # no read fits
         return replace(options, preload_bytes=preload, layer_bytes=0)
-    return replace(options, preload_bytes=preload, working_bytes=left - held, layer_bytes=split.layer_bytes)
+    return replace(options, preload_bytes=preload, working_bytes=working, layer_bytes=split.layer_bytes)
 
 
 def least_weight_bytes(planner: SubmodelPlanner, options: SessionOptions) -> int:
@@ -117,8 +120,11 @@ def _chosen(
     preloads, layers = _ladders(planner, options)
     most = options.most_preload_bytes
     few = preloads if most is None else preloads[: bisect_right(preloads, most)]
-    best = _best(planner, options, n_bytes, few, layers)
-    if best is None and few != preloads:
+    most, fewer_bytes = options.preload_bytes if most is None else most, n_bytes
+    if most is not None and options.most_working_bytes is not None:
+        fewer_bytes = min(n_bytes, most + options.most_working_bytes)
+    best = _best(planner, options, fewer_bytes, few, layers)
+    if best is None and (few, fewer_bytes) != (preloads, n_bytes):
         best = _best(planner, options, n_bytes, preloads, layers)
     if best is not None:
         return best

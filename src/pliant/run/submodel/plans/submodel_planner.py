@@ -51,9 +51,10 @@ class SessionOptions:
     reads for one layer. `memory_bytes` limits all memory that the session adds to its process; it includes
     the preload and the working buffer, which are chosen where they are None (`memory_split`).
     Without a limit, weights are preloaded only on request. `yields` frees half the preload buffer whenever
-    the system reports memory pressure; a buffer that is chosen then has at most `most_preload_bytes`, if a
-    plan fits with so little. `adapts` plans with the recently observed compute and read speeds
-    instead of the profiled ones. `precision` says how `compute` was chosen, where it was; plans print it.
+    the system reports memory pressure; a buffer that is chosen then has at most `most_preload_bytes`, and a
+    working buffer that is chosen at most `most_working_bytes`, if a plan fits with so little. `adapts` plans
+    with the recently observed compute and read speeds instead of the profiled ones. `precision` says how
+    `compute` was chosen, where it was; plans print it.
     """
 
     target_s: float
@@ -72,6 +73,7 @@ class SessionOptions:
     layer_bytes: int | None = None
     precision: PrecisionChoice | None = None
     most_preload_bytes: int | None = None
+    most_working_bytes: int | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.length, Integral):
