@@ -1,8 +1,9 @@
 """Changes of a node's models that meet other changes, a drain, or a scrape."""
 
 import asyncio
+import threading
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from pliant.errors import ModelError, NodeError
 from pliant.run.process_memory import MemoryBudget
-from tests.serve.nodes import PATIENCE_S, Running, reserved, running_models
+from tests.serve.nodes import PATIENCE_S, Running, asking, reserved, running_models
 from tests.serve.repository.test_models_under_load import entries
 from tests.serve.repository.test_repository_api import OPERATOR, Shelf, asked, change, index, mark_of, serving
 from tests.serve.test_routing import metric, until
@@ -124,6 +125,33 @@ def test_a_model_whose_load_ends_during_the_drain_is_not_ready() -> None:
             assert httpx.get(ready, timeout=PATIENCE_S).status_code == 503
             assert start(node, _is_refused(node, search)).result(PATIENCE_S) is None
             node.stop()  # skips the settling time
+
+
+def test_an_unload_does_not_wait_for_an_upload() -> None:
+    """A client that sends its body slowly would stop all loads and unloads for as long."""
+    search, other = Shelf("search"), Shelf("other")
+    body, sent, gate = asking("ab"), threading.Event(), threading.Event()
+
+    def parts() -> Iterator[bytes]:
+        yield body[:5]
+        sent.set()
+        assert gate.wait(PATIENCE_S)
+        yield body[5:]
+
+    with serving(other, search) as node, ThreadPoolExecutor(1) as pool:
+        for status in (503, 200):
+            gate.clear()
+            sent.clear()
+            url = f"{node.url}/v2/models/search/infer"
+            answer = pool.submit(httpx.post, url, content=parts(), timeout=PATIENCE_S)
+            assert sent.wait(PATIENCE_S)
+            until(lambda: metric(node, "pliant_body_bytes") > 0)
+            if status == 503:
+                assert change(node, "search", "unload").status_code == 200
+            gate.set()
+            assert answer.result().status_code == status
+            assert change(node, "search", "load").status_code == 200
+        assert mark_of(answer.result()) == "search:1:a"
 
 
 async def _is_refused(node: Running, search: Shelf) -> None:

@@ -18,7 +18,7 @@ from pliant.serve.access.access import AccessControl
 from pliant.serve.access.guard import Guard, admit, error_response
 from pliant.serve.access.roles import rule_for
 from pliant.serve.answers.metrics import Metrics
-from pliant.serve.http.body_reader import ARRIVED_S, BodyReader
+from pliant.serve.http.body_reader import ARRIVED_S, IS_WHOLE, BodyReader
 from pliant.serve.http.limits import Limits
 from pliant.serve.http.repository_paths import RepositoryPaths
 from pliant.serve.protocol.early_terms import early_terms
@@ -38,7 +38,7 @@ _Name = tuple[str, str | None]
 
 @dataclass(frozen=True, slots=True)
 class _EvictedNode:
-    """Stands in for the node of an evicted model, whose metrics continue."""
+    """Stands in for the node of a model that may be evicted, whose metrics continue."""
 
     identity: Identity
     metrics: Metrics
@@ -71,7 +71,7 @@ class ModelApps:
             await self._front(scope, receive, send)
             return
         asked = self._model_of(scope) or self._first()
-        if asked is not None and self._repository.is_live(*asked):
+        if asked is not None and self._repository.is_live(*asked) and not _is_uploading(scope):
             async with self._repository.lease(*asked) as live:
                 await live.app(_rename_model(scope, live), receive, send)
         elif asked is not None and self._may_load(scope, *asked):
@@ -80,7 +80,10 @@ class ModelApps:
             await self._front(scope, receive, send)
 
     async def _answer_when_loaded(self, scope: Scope, receive: Receive, send: Send, asked: _Name) -> None:
-        """Load an evicted model, for a caller whom the guard admits, and pass the request to it."""
+        """Load an evicted model, for a caller whom the guard admits, and pass the request to it.
+
+        A body that is still being uploaded is read first: an unload or eviction does not wait for it.
+        """
         slot = self._repository.wanted(*asked)
         refusal, receive, send = admit(self._access, scope, receive, send)
         if refusal is None:
@@ -96,7 +99,8 @@ class ModelApps:
             except ClientDisconnect:
                 refusal = Response(status_code=499)
         front, method, path = self._front.front, scope["method"], scope["path"]
-        node = _EvictedNode(Identity(), slot.metrics or front.metrics, front.is_draining)
+        identity = Identity() if slot.live is None else slot.live.node.identity
+        node = _EvictedNode(identity, slot.metrics or front.metrics, front.is_draining)
         guard = Guard(refusal, node, self._access, frozenset({path} if rule_for(method, path).path else ()))
         model = ServedModel(slot.key.name, slot.key.version)
         await ObservedApp(guard, model, self._tracer, front.name)(scope, receive, send)
@@ -108,15 +112,17 @@ class ModelApps:
 
         Inference counts the loading time against its deadline, which is in the body.
         """
-        if scope["method"] != "POST" or not scope["path"].endswith(_INFER):
+        if not _is_inference(scope):
             return scope, receive, await held.enter_async_context(self._repository.lease(*asked))
         request, loop = Request(scope, receive), asyncio.get_running_loop()
         async with self._bodies.read(request, self._limits.body_bytes) as content:
             n_json, route = request.headers.get(HEADER_LENGTH), request.headers.get(ROUTE_HEADER)
-            terms = early_terms(content, n_json, route, self._limits)
+            is_live = self._repository.is_live(*asked)
+            terms = None if is_live else early_terms(content, n_json, route, self._limits)
             start_s = loop.time()
             live = await held.enter_async_context(self._repository.lease(*asked, terms))
-        return {ARRIVED_S: start_s, **_without_encoding(scope)}, _replay(content, receive), live
+        read = {ARRIVED_S: start_s, **_without_encoding(scope), IS_WHOLE: True}
+        return read, _replay(content, receive), live
 
     def _may_load(self, scope: Scope, name: str, version: str | None) -> bool:
         """Whether a request may trigger the loading of an evicted model: paths of its own, except probes.
@@ -149,6 +155,16 @@ class ModelApps:
             if (live.node.identity.model or "").encode() in told:
                 return live.key.name, live.key.version
         return None
+
+
+def _is_inference(scope: Scope) -> bool:
+    path: str = scope["path"]
+    return scope["method"] == "POST" and path.startswith(_MODELS) and path.endswith(_INFER)
+
+
+def _is_uploading(scope: Scope) -> bool:
+    """Whether an inference's body had not arrived with its head."""
+    return IS_WHOLE not in scope and _is_inference(scope)
 
 
 def _without_encoding(scope: Scope) -> Scope:

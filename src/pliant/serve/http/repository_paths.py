@@ -17,6 +17,7 @@ from pliant.serve.access.access import AccessControl
 from pliant.serve.access.guard import Guard, error_response
 from pliant.serve.access.roles import routes_without_rule
 from pliant.serve.http.body_reader import BodyReader
+from pliant.serve.http.content_coding import CODINGS
 from pliant.serve.http.http_app import UNOBSERVED
 from pliant.serve.http.metrics_route import METRICS_PATH, metrics_route
 from pliant.serve.http.openapi import front_document
@@ -126,6 +127,8 @@ class RepositoryPaths:
             headers["retry-after"] = str(error.retry_after_s)
         if status in (408, 413):
             headers["connection"] = "close"  # the rest of the body is not read
+        if status == 415:
+            headers["accept-encoding"] = CODINGS
         return error_response(status, str(error), headers)
 
     async def _index(self, request: Request) -> Response:
