@@ -127,6 +127,17 @@ def test_the_last_model_may_go_and_come_back() -> None:
         assert mark_of(asked(node, "only")) == "only:1:a"
 
 
+def test_versions_older_than_one_that_cannot_be_loaded_are_loaded() -> None:
+    """The documentation says so; a call that names the version changes nothing then."""
+    first, second = Shelf("first", is_initial=False), Shelf("first", "2", error=ModelError("broken"))
+    second.is_initial = False
+    with serving(Shelf("other"), first, second) as node:
+        assert change(node, "first", "load", version="2").status_code == 400
+        assert first.opened == []
+        assert change(node, "first", "load").status_code == 400
+        assert index(node) == {"other:1": "READY", "first:1": "READY", "first:2": "UNAVAILABLE"}
+
+
 def test_requests_in_flight_are_answered_before_an_unload_ends() -> None:
     """The session is not closed under them."""
     shelf = Shelf("first")

@@ -125,7 +125,7 @@ class ModelRepository:
 
         The load continues if the caller is cancelled. Raises NodeError (404) for an unknown model,
         BudgetError if memory is short, and PliantError if the model cannot be opened; in these cases nothing
-        changes.
+        changes of that version and newer ones. Older versions were loaded before it, and stay.
         """
         await self.refresh()
 
