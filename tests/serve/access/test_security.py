@@ -16,6 +16,7 @@ from pliant.serve.access.security import (
     read_tokens,
     warn_unencrypted,
 )
+from tests.serve.nodes import running_models
 
 TOKEN = "0123456789abcdef"
 
@@ -175,3 +176,9 @@ def test_tokens_over_plain_http_are_warned_of_at_the_start(
     warn_unencrypted(ListenAddress(host, 80), tokens, Tls())
     assert ("plain HTTP" in caplog.text) is is_warned
     assert TOKEN not in caplog.text
+
+
+def test_tokens_over_plain_grpc_are_warned_of_at_the_start(caplog: pytest.LogCaptureFixture) -> None:
+    """Also where HTTP is at loopback, as behind a proxy."""
+    with running_models([], tokens=(TOKEN,), grpc=ListenAddress("0.0.0.0", 0)):
+        assert "plain HTTP" in caplog.text

@@ -178,10 +178,10 @@ async def serve_models(
     for at in (options.listen, options.grpc):
         if at is not None:
             check_exposure(at, tokens, options.is_insecure)
+            warn_unencrypted(at, tokens, options.tls)
     if options.discovers:
         check_discovery(options.listen, options.peer_tokens, options.is_insecure)
     credentials = Credentials(tokens, options.token_files, options.tls)
-    warn_unencrypted(options.listen, tokens, options.tls)
     sock = bind(options.listen)
     listen = ListenAddress(options.listen.host, sock.getsockname()[1])
     url = f"{'http' if credentials.server_tls is None else 'https'}://{listen}"
