@@ -66,7 +66,9 @@ class Above:
         self.n_overdue = 0
 
     @asynccontextmanager
-    async def _take(self, upstream: str, n: int, patience_s: float) -> AsyncIterator[UpstreamSlot]:
+    async def _take(
+        self, upstream: str, n: int, patience_s: float, level: ServiceLevel | None = None
+    ) -> AsyncIterator[UpstreamSlot]:
         yield UpstreamSlot(None, 0.0)  # type: ignore[arg-type]
 
     async def ask(self, *_: Any) -> Any:
