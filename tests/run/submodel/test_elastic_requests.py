@@ -18,6 +18,7 @@ from pliant.ir.times.bounds import AdaptiveBound
 from pliant.models.tokenizer import TokenizedInput, Tokenizer
 from pliant.plan.plan import NO_TARGET_S
 from pliant.run.session.text_feeds import as_bytes
+from pliant.run.submodel.elastic_levels import plan_levels
 from pliant.run.submodel.elastic_session import ElasticSession
 from pliant.run.submodel.plans.submodel_planner import SessionOptions
 from pliant.store.manifest import AccuracyTable, put_accuracy
@@ -251,3 +252,25 @@ def test_a_buffer_of_another_size_gives_other_curves(
         after = held.curve(held.best or 0.0)
         assert after.at(8) > before.at(8)
         assert after.points == read.curve(read.best or 0.0).points
+
+
+def test_levels_are_reused_for_the_same_terms_and_weights_alone(
+    store: Path, slow_profile: Callable[..., DeviceProfile]
+) -> None:
+    """Damage may leave fewer weights under the same options: earlier levels would promise plans of the past.
+
+    A node that moves its target to and fro must not collect levels for good.
+    """
+    with opened(store, slow_profile(), 20_000) as session:
+        runner = session.runner
+        made = plan_levels(runner)
+        assert plan_levels(runner) is made
+        held = runner.weights.preload_runs
+        runner.weights.fill(())
+        assert plan_levels(runner) is not made
+        runner.weights.fill(held)
+        assert plan_levels(runner) is made
+        for latency_s in np.linspace(0.1, 1.0, 10).tolist():
+            session.retarget(latency=latency_s)
+            plan_levels(runner)
+        assert len(runner.levels_cache) < 6

@@ -14,19 +14,24 @@ from pliant.run.submodel.submodel_runner import SubmodelRunner
 _N_TARGETS = 14
 """Targets for each length, from the smallest submodel's time to the whole model's, in equal ratios."""
 
+_MOST_CACHED = 4
+"""Sets of levels that are cached: a deadline that moves to and fro reuses them."""
+
 
 def plan_levels(runner: SubmodelRunner) -> list[Level]:
     """The plans of `runner` for each profiled length, keyed by targets from the least to unlimited.
 
     They use the profiled device speed and the current preload buffer, of which smaller submodels use a part.
-    Plans made before for the same terms are reused.
+    Plans made before for the same terms and weights are reused, the latest few of them.
     """
-    terms = runner.options, runner.engine.encoder.tokens
     if runner.weights.keep_bytes is not None:  # an engagement changes the buffer after every run
         return _planned(runner)
-    if terms not in runner.levels_cache:
-        runner.levels_cache[terms] = _planned(runner)
-    return runner.levels_cache[terms]
+    cache, key = runner.levels_cache, runner.levels_key
+    found = cache.pop(key, None)
+    cache[key] = _planned(runner) if found is None else found
+    if len(cache) > _MOST_CACHED:
+        del cache[next(iter(cache))]
+    return cache[key]
 
 
 def _planned(runner: SubmodelRunner) -> list[Level]:

@@ -56,7 +56,7 @@ class SubmodelRunner:
     memory. `dilation` slows runs down to the emulated device; plans take it into account. `is_steady` limits
     each step of an emulated device to the profile's 95th percentile: at a dilation of 100 the sleeps are so
     long that the caches of this machine are cold afterwards. `n_changes` counts changes of weights in memory
-    or terms, which make earlier plans outdated. `levels_cache` holds levels by options and tokens.
+    or terms, which make earlier plans outdated. `levels_cache` holds levels by `levels_key`.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class SubmodelRunner:
         self._shared, self._fixed, self._frees_first = shared, fixed, frees_first
         self.dilation = device.dilation
         self._is_warm, self.is_steady, self.n_changes = False, False, 0
-        self.levels_cache: dict[tuple[SessionOptions, int], list[Level]] = {}
+        self.levels_cache: dict[tuple[SessionOptions, int, bytes], list[Level]] = {}
         self.engine = Engine(
             store, n_threads=options.n_threads, cache=cache, tokens=options.length, compute=options.compute
         )
@@ -111,6 +111,11 @@ class SubmodelRunner:
         if as_profiled:
             return bound.plan
         return self._plans.explain(bound, self.planner.bucket(n_tokens), target_s)
+
+    @property
+    def levels_key(self) -> tuple[SessionOptions, int, bytes]:
+        """What plans for the device as profiled depend on: terms, tokens in memory, and planes held."""
+        return self._plans.terms, self.engine.encoder.tokens, self.weights.planes().tobytes()
 
     def bound(self, n_tokens: int, target_s: float, *, as_profiled: bool = False) -> BoundPlan:
         """`plan(n_tokens, target_s)` with its pipeline."""
