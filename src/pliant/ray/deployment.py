@@ -11,17 +11,17 @@ from starlette.types import ASGIApp
 from pliant.api.open_endpoint import open_endpoint
 from pliant.api.resolve import Source
 from pliant.errors import BudgetError, NodeError
-from pliant.quantities import parse_seconds
 from pliant.ray.assigned_threads import assigned_threads
 from pliant.ray.handle_call import CallInputs, read_call, write_call
 from pliant.ray.replica_advert import advert_of, input_size
+from pliant.ray.replica_options import replica_options
 from pliant.route.choice.request_terms import Terms
 from pliant.serve.access.access import AccessControl
 from pliant.serve.http.http_app import make_app
 from pliant.serve.node.start_node import LENGTHS, NodeOptions, make_node
 
 QUEUE = 64
-"""Requests that may wait at a replica."""
+"""Requests that may wait at a replica, unless the deployment has another `max_ongoing_requests`."""
 _LEARN_S = 1.0
 _STATS_S = 1.0
 
@@ -37,9 +37,9 @@ class Replica:
     CPUs that Ray assigned.
 
     `latency` and `accuracy_floor` are the defaults of requests that set no terms, as with `pliant node`. At
-    most `queue` requests wait; further ones are refused (503). Over HTTP a replica serves the paths of a node
-    (docs/nodes.md). Raises PliantError as `pliant.open` does, and NodeError for a floor that no submodel
-    reaches.
+    most `queue` requests wait, by default one less than the deployment's `max_ongoing_requests`; further ones
+    are refused (503). Over HTTP a replica serves the paths of a node (docs/nodes.md). Raises PliantError as
+    `pliant.open` does, InputError for a longer queue, and NodeError for a floor that no submodel reaches.
     """
 
     def __init__(
@@ -48,22 +48,24 @@ class Replica:
         *,
         latency: str | float | None = None,
         accuracy_floor: float | None = None,
-        queue: int = QUEUE,
+        queue: int | None = None,
         per_replica: PerReplica | None = None,
         **options: Any,
     ) -> None:
         context = serve.get_replica_context()
-        if per_replica is not None:
-            options = {**options, **per_replica(context)}
-        options["threads"] = assigned_threads(options.get("threads"))
-        session = open_endpoint(source, **options)
-        terms = Terms(None if latency is None else parse_seconds(latency), accuracy_floor)
+        common = {**options, "latency": latency, "accuracy_floor": accuracy_floor, "queue": queue}
+        own = {} if per_replica is None else per_replica(context)
+        n_sent = context._deployment_config.max_ongoing_requests  # noqa: SLF001 - Ray has no public name
+        found = replica_options(common, own, n_sent)
+        threads = assigned_threads(found.opening.get("threads"))
+        session = open_endpoint(source, **{**found.opening, "threads": threads})
+        floor = found.terms.accuracy_floor
         try:
-            session.curve(accuracy_floor or 0.0)
+            session.curve(floor or 0.0)
         except BudgetError as error:
-            raise NodeError(f"no request could have a floor of {accuracy_floor}: {error}") from error
+            raise NodeError(f"no request could have a floor of {floor}: {error}") from error
         name = f"replica-{context.replica_id.unique_id}"
-        self._node = make_node(NodeOptions(name=name, terms=terms, queue=queue), session)
+        self._node = make_node(NodeOptions(name=name, terms=found.terms, queue=found.queue), session)
         self._node.local.learn(LENGTHS, _LEARN_S)
         self._size = input_size(session)
 
