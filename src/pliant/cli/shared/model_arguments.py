@@ -4,6 +4,7 @@ import re
 from collections.abc import Hashable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, final
 
@@ -35,6 +36,15 @@ class _Reservation:
     """The reservation of a model that cannot share the budget, for as long as this object lives."""
 
 
+@final
+@dataclass(slots=True)
+class MeasuredBytes:
+    """The memory that a model outside the division of the budget took, for files with this stamp."""
+
+    stamp: Hashable = None
+    n_bytes: int = 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelArguments:
     """The options of one model of `pliant node`, named as on the command line.
@@ -63,7 +73,7 @@ class ModelArguments:
         model = self.resolve_model()
         return ModelEntry(
             key=ModelKey(model.name, self.version),
-            open=self.open_sessions,
+            open=partial(self.open_sessions, measured=MeasuredBytes()),
             source=self.source,
             settings=self,
             stamp=self._stamp,
@@ -71,11 +81,11 @@ class ModelArguments:
             is_initial=self.load,
         )
 
-    def found(self, key: ModelKey) -> ModelEntry:
+    def found(self, key: ModelKey, measured: MeasuredBytes) -> ModelEntry:
         """Return the entry of a source that is checked only when opened; its files may be incomplete."""
         return ModelEntry(
             key=key,
-            open=self.open_sessions,
+            open=partial(self.open_sessions, measured=measured),
             source=self.source,
             settings=self,
             stamp=self._stamp,
@@ -101,16 +111,17 @@ class ModelArguments:
             refuse_options(model, self, ("workers", "worker_power", "key"), "it is for --cluster")
         return model
 
-    def open_sessions(self, memory: MemoryBudget | None) -> OpenModel:
+    def open_sessions(self, memory: MemoryBudget | None, measured: MeasuredBytes) -> OpenModel:
         """Open this device's session and the cluster's; only the latter for models that only clusters run.
 
-        They share `memory` with other models. A limit of the model's own is reserved in it instead.
+        They share `memory` with other models. A limit of the model's own is reserved in it instead, or else,
+        before a model that cannot share it is opened, what it took the last time.
         """
         model = self.resolve_model()
         with ExitStack() as stack:
             local = None
             if not isinstance(model, EncoderModel) or self.cluster is None:
-                local = self._local(model, memory, stack)
+                local = self._local(model, memory, measured, stack)
             shared = None if self.cluster is None else self._of_cluster(model, stack)
             answers = local or shared
             assert answers is not None
@@ -118,7 +129,9 @@ class ModelArguments:
             close = stack.pop_all().close
         return OpenModel(answers, shared if local is not None else None, energy, close)
 
-    def _local(self, model: Model, budget: MemoryBudget | None, stack: ExitStack) -> Session[Any]:
+    def _local(
+        self, model: Model, budget: MemoryBudget | None, measured: MeasuredBytes, stack: ExitStack
+    ) -> Session[Any]:
         """Raises BudgetError if the budget is too small for it."""
         shares = self.memory is None and isinstance(model, ElasticModel | RecurrentNetwork)
         reserved = _Reservation()
@@ -126,6 +139,10 @@ class ModelArguments:
             stack.callback(budget.release, reserved)
             if self.memory is not None:
                 budget.reserve_fixed(reserved, parse_bytes(self.memory))
+            elif not shares:
+                is_same = measured.stamp == model.identity
+                n_bytes = measured.n_bytes if is_same else self._least_bytes(model)
+                budget.reserve_fixed(reserved, n_bytes)
         session = open_endpoint(
             model,
             preload=self.preload,
@@ -137,8 +154,15 @@ class ModelArguments:
         )
         stack.enter_context(session)
         if budget is not None and self.memory is None and not shares:
-            budget.reserve_fixed(reserved, _taken_bytes(session))
+            measured.stamp, measured.n_bytes = model.identity, _taken_bytes(session)
+            budget.reserve_fixed(reserved, measured.n_bytes)
         return session
+
+    def _least_bytes(self, model: Model) -> int:
+        """A lower bound of its memory: the size of its file, unless its weights are coded."""
+        if not isinstance(model, OnnxGraph) or model.path is None or self.weights is not None:
+            return 0
+        return model.path.stat().st_size
 
     def _of_cluster(self, model: Model, stack: ExitStack) -> Session[Any]:
         from pliant.api.open_cluster import Cluster  # needs pyzmq

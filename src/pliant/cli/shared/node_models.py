@@ -2,12 +2,13 @@
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-from pliant.cli.shared.model_arguments import ModelArguments, parse_model
+from pliant.cli.shared.model_arguments import MeasuredBytes, ModelArguments, parse_model
 from pliant.cli.shared.node_file import SECRETS, read_node_file
 from pliant.cli.shared.refuse_options import option_text
 from pliant.errors import InputError, PliantError
@@ -17,7 +18,7 @@ from pliant.route.choice.request_terms import Terms
 from pliant.secret_sources import secret_path
 from pliant.serve.access.rates import parse_rates
 from pliant.serve.node.node_controls import NodeControls
-from pliant.serve.repository.model_entry import ModelEndpoints, ModelEntry
+from pliant.serve.repository.model_entry import ModelEndpoints, ModelEntry, ModelKey
 from pliant.serve.repository.model_folder import models_in
 from pliant.serve.upstream.client import checked_url
 
@@ -120,6 +121,7 @@ def found_models(args: "NodeArguments") -> Callable[[], Sequence[ModelEntry]]:
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder: create it, or name another one with --models.")
     common = {name: getattr(args, name) for name in _COMMON}
+    measured = defaultdict[ModelKey, MeasuredBytes](MeasuredBytes)
 
     def find() -> Sequence[ModelEntry]:
         found = []
@@ -127,7 +129,7 @@ def found_models(args: "NodeArguments") -> Callable[[], Sequence[ModelEntry]]:
             options = ModelArguments(
                 source=str(source), name=key.name, version=key.version, load=False, **common
             )
-            found.append(options.found(key))
+            found.append(options.found(key, measured[key]))
         return found
 
     return find

@@ -1,0 +1,48 @@
+"""The memory that a model is opened within when it cannot take part in the division of a budget."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pliant.cli.shared import model_arguments
+from pliant.cli.shared.model_arguments import ModelArguments
+from pliant.errors import BudgetError
+from pliant.run.process_memory import MemoryBudget
+from pliant.serve.repository.model_entry import ModelEndpoints
+from tests.serve.repository.test_models_under_load import sums
+
+
+def test_a_model_is_opened_only_within_the_memory_that_it_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was opened first: it exceeded the limit, and was opened again once others had been evicted."""
+    n_opened = 0
+    open_endpoint = model_arguments.open_endpoint
+
+    def counted(*args: Any, **options: Any) -> Any:
+        nonlocal n_opened
+        n_opened += 1
+        return open_endpoint(*args, **options)
+
+    monkeypatch.setattr(model_arguments, "open_endpoint", counted)
+    path = sums(tmp_path)
+    entry = ModelArguments(source=str(path), threads=1).entry(ModelEndpoints())
+    with pytest.raises(BudgetError) as short:
+        entry.open(MemoryBudget(path.stat().st_size - 1))
+    assert (short.value.short_bytes, n_opened) == (1, 0)
+
+    memory, other = MemoryBudget(10_000_000), {"another owner"}
+    opened = entry.open(memory)
+    n_bytes = memory.total_bytes - memory.free_bytes
+    assert n_bytes > path.stat().st_size
+    opened.local.close()
+    opened.close()
+    memory.reserve_fixed(other, memory.total_bytes - n_bytes + 1)
+    with pytest.raises(BudgetError) as short:
+        entry.open(memory)
+    assert (short.value.short_bytes, n_opened) == (1, 1)
+    sums(tmp_path, scale=2.0)  # of another file the size is not known yet
+    with pytest.raises(BudgetError):
+        entry.open(memory)
+    assert n_opened == 2
