@@ -17,6 +17,9 @@ from pliant.models.encoder.encoder_parts import feed_forward_part
 from pliant.models.encoder.encoder_random import random_encoder
 from pliant.models.encoder.encoder_source import Encoder, EncoderSource
 from pliant.models.encoder.part_builder import IndexRange
+from pliant.models.hf.config import write_pooling
+from pliant.models.spec import Head, Pooling
+from tests.models.encoder_runs import run_encoder
 from tests.tiny import tiny_spec, write_model
 
 CONFIG = {
@@ -44,6 +47,46 @@ def model(tmp_path: Path) -> Path:
     tensors = {made.family.saved_names(name)[0]: made.tensor(name) for name in shapes_of(made.family)}
     save_file(tensors, directory / "model.safetensors")
     return directory
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+@pytest.mark.parametrize("is_normalized", [True, False])
+def test_mobilebert_pools_as_sentence_transformers_would(
+    pooling: Pooling, is_normalized: bool, model: Path, tmp_path: Path
+) -> None:
+    """The plain mean is another vector than the one that an index of documents was made with."""
+    for name, content in write_pooling(Head(pooling, None, None, is_normalized), 14).items():
+        (model / name).parent.mkdir(exist_ok=True)
+        (model / name).write_text(json.dumps(content))
+    source = open_directory(model, tmp_path)
+    feeds = {"ids": np.array([4, 9, 2, 17], np.int32)}
+    rows = run_encoder(source, feeds, "hidden").astype(np.float64)
+    want = rows[0] if pooling == "cls" else rows.mean(axis=0)
+    if is_normalized:
+        want = want / np.linalg.norm(want)
+    # Sums of at most 14 float32 of order 1.
+    np.testing.assert_allclose(run_encoder(source, feeds), want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("problem_type", "multi_label_classification"),
+        ("architectures", ["MobileBertForTokenClassification"]),
+        ("architectures", ["ViTForImageClassificationWithTeacher"]),
+        ("pruned_heads", {"0": [1]}),
+        ("quantization_config", {"bits": 8}),
+    ],
+)
+@pytest.mark.parametrize("kind", ["mobilebert", "vit"])
+def test_a_variant_that_is_not_supported_is_refused(
+    kind: str, key: str, value: object, tmp_path: Path
+) -> None:
+    """As for BERT: scores by softmax, or an encoder without its head, would be wrong answers."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": kind, key: value}))
+    with pytest.raises(ModelError, match=rf"config\.json: {key.removesuffix('s')}"):
+        read_family(path)
 
 
 def _change(model: Path, change: Callable[[dict[str, np.ndarray]], Any]) -> None:

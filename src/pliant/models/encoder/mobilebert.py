@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-import msgspec
 import numpy as np
 
 from pliant.errors import ModelError
@@ -29,7 +28,9 @@ from pliant.models.encoder.encoder_spec import (
     NormSpec,
 )
 from pliant.models.encoder.part_builder import EncoderPart, IndexRange, PartBuilder
-from pliant.models.hf.config import activation_of, label_names, read_json
+from pliant.models.hf.config import activation_of, embedding_head, label_names, read_json
+from pliant.models.hf.encoder_flags import EncoderFlags, is_classifier, refuse_unsupported
+from pliant.models.spec import Head, Pooling
 
 _DEFAULT_EPS = 1e-5
 """The default of torch's layer norm: transformers does not set the configured epsilon for some of the
@@ -63,7 +64,7 @@ _ENDS = {
 }
 
 
-class _Config(msgspec.Struct):
+class _Config(EncoderFlags, kw_only=True):
     """config.json; absent keys take the defaults of transformers."""
 
     vocab_size: int = 30522
@@ -84,9 +85,6 @@ class _Config(msgspec.Struct):
     num_feedforward_networks: int = 4
     normalization_type: str = "no_norm"
     classifier_activation: bool = True
-    architectures: list[str] | None = None
-    id2label: dict[str, str] | None = None
-    num_labels: int | None = None
 
 
 @final
@@ -102,6 +100,9 @@ class MobileBert:
     is_trigram: bool
     norm: NormSpec
     has_dense: bool
+    pooling: Pooling
+    is_normalized: bool
+    """Whether the vector, by `pooling`, has unit length; a classifier reads the first row."""
 
     position_offset = 0
     family = "mobilebert"
@@ -172,7 +173,8 @@ class MobileBert:
         if answer == "hidden":
             return d.part(answer=d.node("Identity", (x,), (rows, hidden)))
         if self.labels is None:
-            return d.part(answer=d.reshape(d.mean(x), hidden))
+            x = d.row(x, 0) if self.pooling == "cls" else d.mean(x)
+            return d.part(answer=d.reshape(d.unit(x) if self.is_normalized else x, hidden))
         x = d.row(x, 0)
         if self.has_dense:
             x = d.activate(d.linear(x, LinearSpec("head.dense", hidden, hidden)), "tanh")
@@ -189,18 +191,20 @@ class MobileBert:
 def read_mobilebert(path: Path, tensor_names: Collection[str]) -> MobileBert:
     """The model that the configuration at `path` describes. Raises ModelError naming file and key."""
     config: _Config = read_json(path, _Config)
+    refuse_unsupported(path, config)
     if config.normalization_type not in _KINDS:
         raise ModelError(
             f"{path}: normalization_type {config.normalization_type!r} is none of {', '.join(_KINDS)}."
         )
-    names = config.architectures or []
-    is_classifier = any(name.endswith("ForSequenceClassification") for name in names)
-    if not names:
-        is_classifier = "classifier.weight" in tensor_names
+    try:
+        has_labels = is_classifier(config, "ForSequenceClassification", "classifier.weight" in tensor_names)
+    except ModelError as e:
+        raise ModelError(f"{path}: {e}") from e
+    head = Head("cls", None, None) if has_labels else embedding_head(path.parent)
     try:
         return MobileBert(
             spec=_spec(path, config),
-            labels=label_names(config.id2label, config.num_labels) if is_classifier else None,
+            labels=label_names(config.id2label, config.num_labels) if has_labels else None,
             vocab=config.vocab_size,
             n_types=config.type_vocab_size,
             embedding=config.embedding_size,
@@ -209,6 +213,8 @@ def read_mobilebert(path: Path, tensor_names: Collection[str]) -> MobileBert:
                 "embeddings.norm", config.hidden_size, _KINDS[config.normalization_type], _DEFAULT_EPS
             ),
             has_dense=config.classifier_activation,
+            pooling=head.pooling,
+            is_normalized=head.is_normalized,
         )
     except ModelError as e:
         raise ModelError(f"{path}: {e}") from e

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-import msgspec
 import numpy as np
 
 from pliant.errors import InputError, ModelError
@@ -22,6 +21,7 @@ from pliant.models.encoder.encoder_architecture import (
 from pliant.models.encoder.encoder_spec import EncoderLayer, EncoderSpec, FeedForward, LinearSpec, NormSpec
 from pliant.models.encoder.part_builder import EncoderPart, PartBuilder
 from pliant.models.hf.config import activation_of, label_names, read_json
+from pliant.models.hf.encoder_flags import EncoderFlags, is_classifier, refuse_unsupported
 
 _LAYER = {
     "query": "attention.attention.query",
@@ -45,7 +45,7 @@ _ENDS = {
 }
 
 
-class _Config(msgspec.Struct):
+class _Config(EncoderFlags, kw_only=True):
     """config.json; absent keys take the defaults of transformers."""
 
     hidden_size: int = 768
@@ -58,9 +58,6 @@ class _Config(msgspec.Struct):
     patch_size: int | tuple[int, int] = 16
     num_channels: int = 3
     qkv_bias: bool = True
-    architectures: list[str] | None = None
-    id2label: dict[str, str] | None = None
-    num_labels: int | None = None
 
 
 @final
@@ -153,16 +150,13 @@ class Vit:
 def read_vit(path: Path, tensor_names: Collection[str]) -> Vit:
     """The model that the configuration at `path` describes. Raises ModelError naming file and key."""
     c: _Config = read_json(path, _Config)
+    refuse_unsupported(path, c)
     height, width = _pair(c.image_size)
     patch = _pair(c.patch_size)
     if min(*patch, height, width, c.num_channels) < 1 or height % patch[0] or width % patch[1]:
         raise ModelError(f"{path}: an image of {height} x {width} is not whole patches of {patch}.")
     if min(c.num_attention_heads, c.hidden_size) < 1 or c.hidden_size % c.num_attention_heads:
         raise ModelError(f"{path}: {c.hidden_size} columns do not divide into {c.num_attention_heads} heads.")
-    names = c.architectures or []
-    is_classifier = any(name.endswith("ForImageClassification") for name in names)
-    if not names:
-        is_classifier = "classifier.weight" in tensor_names
     d, f = c.hidden_size, c.intermediate_size
     norm, forward_norm = (
         NormSpec(n, d, "layer", c.layer_norm_eps) for n in ("attention_norm", "output_norm")
@@ -190,7 +184,8 @@ def read_vit(path: Path, tensor_names: Collection[str]) -> Vit:
             max_rows=height // patch[0] * (width // patch[1]) + 1,
             template=layer,
         )
-        labels = label_names(c.id2label, c.num_labels) if is_classifier else None
+        has_labels = is_classifier(c, "ForImageClassification", "classifier.weight" in tensor_names)
+        labels = label_names(c.id2label, c.num_labels) if has_labels else None
     except ModelError as e:
         raise ModelError(f"{path}: {e}") from e
     return Vit(

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from pliant.errors import ModelError
+from pliant.models.hf.encoder_flags import LANGUAGE_MODELS, EncoderFlags, is_classifier, refuse_unsupported
 from pliant.models.hf.weight_names import find_name
 from pliant.models.spec import Activation, Family, Head, ModelSpec, Pooling
 
@@ -51,9 +52,6 @@ _CLASS_STEM: dict[Family, str] = {
     "electra": "Electra",
 }
 _CLASSIFIER = "ForSequenceClassification"
-# Classes whose own head pliant ignores; the rest is an encoder, for embedding or stretching.
-_LANGUAGE_MODELS = ("ForMaskedLM", "ForPreTraining", "LMHeadModel")
-_ENCODERS = ("Model", *_LANGUAGE_MODELS)
 
 
 class _ModelTypeConfig(msgspec.Struct):
@@ -81,24 +79,14 @@ class _PoolingModes(msgspec.Struct):
     pooling_mode_lasttoken: bool = False
 
 
-class _CommonConfig(msgspec.Struct):
+class _CommonConfig(EncoderFlags, kw_only=True):
     model_type: str
     vocab_size: int
     max_position_embeddings: int
-    architectures: list[str] | None = None
-    id2label: dict[str, str] | None = None
-    num_labels: int | None = None
-    problem_type: str | None = None
     classifier_pooling: str | None = None
     pliant_widths: list[int] | None = None
     pliant_depths: list[int] | None = None
     pliant_dense: str | msgspec.UnsetType | None = msgspec.UNSET
-    position_embedding_type: str | None = None
-    is_decoder: bool = False
-    is_encoder_decoder: bool = False
-    add_cross_attention: bool = False
-    pruned_heads: dict[str, Any] | None = None
-    quantization_config: Any = None
 
 
 class _BertConfig(_CommonConfig, kw_only=True):
@@ -141,7 +129,7 @@ def read_config_file(path: Path, tensor_names: Collection[str]) -> ModelSpec:
         )
     keys = _DistilBertConfig if family == "distilbert" else _BertConfig
     config: _BertConfig | _DistilBertConfig = read_json(path, keys)
-    _refuse_unsupported(path, config)
+    refuse_unsupported(path, config)
     try:
         head = _head(path.parent, family, config, tensor_names)
         return _spec(path, family, config, head)
@@ -158,7 +146,7 @@ def ignored_head(directory: Path) -> str | None:
     if (directory / "modules.json").is_file():
         return None
     classes: list[str] = read_json(directory / "config.json", _ArchitecturesConfig).architectures or []
-    return next((name for name in classes if name.endswith(_LANGUAGE_MODELS)), None)
+    return next((name for name in classes if name.endswith(LANGUAGE_MODELS)), None)
 
 
 def write_config(spec: ModelSpec, dtype: str) -> dict[str, Any]:
@@ -206,6 +194,23 @@ def write_pooling(head: Head, width: int) -> dict[str, Any]:
     return {"modules.json": modules, "1_Pooling/config.json": pooling}
 
 
+def embedding_head(directory: Path) -> Head:
+    """The head that sentence-transformers would use for the directory: without modules.json, the plain
+    mean.
+    """
+    path = directory / "modules.json"
+    if not path.is_file():
+        return Head("mean", None, None)
+    modules = [(m.type.rsplit(".", 1)[-1], m.path) for m in read_json(path, list[_ModuleEntry])]
+    kinds = [kind for kind, _ in modules]
+    if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
+        raise ModelError(
+            f"{path}: the modules {' > '.join(kinds)} are not supported; "
+            "pliant runs Transformer > Pooling, with or without Normalize."
+        )
+    return Head(_pooling(directory / modules[1][1] / "config.json"), None, None, "Normalize" in kinds)
+
+
 def model_type(path: Path) -> str:
     """The model type in a configuration. Raises ModelError when the file or the key is missing."""
     if not path.is_file():
@@ -231,23 +236,6 @@ def activation_of(path: Path, name: str) -> Activation:
             f"{path}: activation {name!r} is not supported; pliant runs {', '.join(_ACTIVATION)}."
         )
     return _ACTIVATION[name]
-
-
-def _refuse_unsupported(path: Path, config: _CommonConfig) -> None:
-    refused = {
-        "position_embedding_type": config.position_embedding_type not in (None, "absolute"),
-        "is_decoder": config.is_decoder,
-        "is_encoder_decoder": config.is_encoder_decoder,
-        "add_cross_attention": config.add_cross_attention,
-        "pruned_heads": bool(config.pruned_heads),
-        "quantization_config": config.quantization_config is not None,
-        "problem_type": config.problem_type not in (None, "single_label_classification"),
-    }
-    for key, is_refused in refused.items():
-        if is_refused:
-            raise ModelError(
-                f"{path}: {key} = {getattr(config, key)!r} is not supported; use a plain encoder."
-            )
 
 
 def _spec(path: Path, family: Family, config: _BertConfig | _DistilBertConfig, head: Head) -> ModelSpec:
@@ -287,17 +275,10 @@ def _position_offset(config: _BertConfig) -> int:
 
 
 def _head(directory: Path, family: Family, config: _CommonConfig, tensor_names: Collection[str]) -> Head:
-    classes = config.architectures or []
-    if any(name.endswith(_CLASSIFIER) for name in classes):
+    has_weights = find_name(family, "head.classifier.weight", tensor_names) is not None
+    if is_classifier(config, _CLASSIFIER, has_weights):
         return _classifier(family, config)
-    if not classes and find_name(family, "head.classifier.weight", tensor_names):
-        return _classifier(family, config)
-    for name in classes:
-        if not name.endswith(_ENCODERS):
-            raise ModelError(
-                f"architecture {name!r} is not supported; pliant runs encoders and ...{_CLASSIFIER} heads."
-            )
-    return _embedder(directory)
+    return embedding_head(directory)
 
 
 def _classifier(family: Family, config: _CommonConfig) -> Head:
@@ -333,23 +314,6 @@ def label_names(named: Mapping[str, str] | None, num_labels: int | None) -> tupl
     if num_labels not in (None, len(named)):
         raise ModelError(f"num_labels is {num_labels}, but id2label names {len(named)} labels.")
     return tuple(named[str(i)] for i in range(len(named)))
-
-
-def _embedder(directory: Path) -> Head:
-    """The head that sentence-transformers would use for the directory: without modules.json, the plain
-    mean.
-    """
-    path = directory / "modules.json"
-    if not path.is_file():
-        return Head("mean", None, None)
-    modules = [(m.type.rsplit(".", 1)[-1], m.path) for m in read_json(path, list[_ModuleEntry])]
-    kinds = [kind for kind, _ in modules]
-    if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
-        raise ModelError(
-            f"{path}: the modules {' > '.join(kinds)} are not supported; "
-            "pliant runs Transformer > Pooling, with or without Normalize."
-        )
-    return Head(_pooling(directory / modules[1][1] / "config.json"), None, None, "Normalize" in kinds)
 
 
 def _pooling(path: Path) -> Pooling:
