@@ -8,6 +8,7 @@ from hashlib import file_digest, sha256
 from pathlib import Path
 
 from pliant.errors import ModelError
+from pliant.models.hf.config import module_files
 from pliant.models.hf.safetensors_file import index_weights
 
 _TOKENIZER = "tokenizer.json"
@@ -24,10 +25,13 @@ def files_identity(files: Iterable[Path], cache: Path) -> str:
 
 
 def directory_identity(directory: Path, cache: Path) -> str:
-    """The hash of a Hugging Face directory's configuration, weights and tokenizer. Raises ModelError."""
+    """The hash of a Hugging Face directory's configuration, weights, tokenizer, and modules of pooling.
+
+    Raises ModelError.
+    """
     weights = sorted({tensor.file for tensor in index_weights(directory).values()})
     tokenizer = [path for path in (directory / _TOKENIZER,) if path.is_file()]
-    return files_identity((directory / "config.json", *weights, *tokenizer), cache)
+    return files_identity((directory / "config.json", *weights, *tokenizer, *module_files(directory)), cache)
 
 
 def _digest(file: Path, cache: Path) -> str:

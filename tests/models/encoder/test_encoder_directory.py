@@ -130,6 +130,20 @@ def test_a_copy_has_the_same_identity_and_another_model_has_not(model: Path, tmp
     assert open_directory(model, tmp_path).identity != identity
 
 
+def test_the_pooling_of_a_directory_is_part_of_its_identity(model: Path, tmp_path: Path) -> None:
+    """Devices whose copies pool in different ways give different vectors; other directories keep theirs."""
+    found = []
+    for head in (None, Head("cls", None, None), Head("mean", None, None), Head("mean", None, None, True)):
+        for name, content in ({} if head is None else write_pooling(head, 14)).items():
+            (model / name).parent.mkdir(exist_ok=True)
+            (model / name).write_text(json.dumps(content))
+        found += [open_directory(model, tmp_path).identity, hashes.directory_identity(model, tmp_path)]
+    files = [model / "config.json", model / "model.safetensors"]
+    assert found[0] == found[1] == hashes.files_identity(files, tmp_path)
+    assert found[0::2] == found[1::2]
+    assert len(set(found)) == 4
+
+
 def _first_changed(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     name = min(tensors)
     return {name: tensors[name] + np.float32(1)}

@@ -16,7 +16,7 @@ from pliant.models.encoder.mobilebert import read_mobilebert
 from pliant.models.encoder.vit import read_vit
 from pliant.models.encoder.whisper import read_whisper
 from pliant.models.hf.checkpoint import WORD, open_checkpoint
-from pliant.models.hf.config import model_type, read_config_file
+from pliant.models.hf.config import model_type, module_files, read_config_file
 from pliant.models.hf.safetensors_file import FLOATS, StoredTensor, index_weights
 from pliant.models.identity import files_identity
 from pliant.models.onnx.onnx_external import MappedFile, map_file
@@ -60,7 +60,8 @@ def open_directory(directory: Path, cache: Path) -> Encoder:
         checkpoint = open_checkpoint(directory)
         stored, table = dict(checkpoint.stored), checkpoint.embedding_codes()
     files = sorted({tensor.file for tensor in present.values()})
-    weights = _DirectoryWeights(directory, stored, table, files_identity((config, *files), cache))
+    identity = files_identity((config, *files, *module_files(directory)), cache)
+    weights = _DirectoryWeights(directory, stored, table, identity)
     tokenizer = directory if (directory / "tokenizer.json").is_file() else None
     return Encoder(family, weights, tokenizer)
 

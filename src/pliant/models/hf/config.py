@@ -211,6 +211,19 @@ def embedding_head(directory: Path) -> Head:
     return Head(_pooling(directory / modules[1][1] / "config.json"), None, None, "Normalize" in kinds)
 
 
+def module_files(directory: Path) -> tuple[Path, ...]:
+    """modules.json of a sentence-transformers directory and its modules' configurations, where present.
+
+    Raises ModelError for a damaged modules.json.
+    """
+    path = directory / "modules.json"
+    if not path.is_file():
+        return ()
+    modules: list[_ModuleEntry] = read_json(path, list[_ModuleEntry])
+    configs = [directory / module.path / "config.json" for module in modules if module.path]
+    return (path, *(config for config in configs if config.is_file()))
+
+
 def model_type(path: Path) -> str:
     """The model type in a configuration. Raises ModelError when the file or the key is missing."""
     if not path.is_file():
