@@ -1,6 +1,7 @@
 """Human units in, SI inside, human units out."""
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,18 @@ def test_a_number_out_of_range_is_refused_as_it_was_given() -> None:
         parse_seconds(-1)
     with pytest.raises(InputError, match="a size of -1 is below 0"):
         parse_bytes(-1)
+
+
+@pytest.mark.parametrize("parse", [parse_seconds, parse_bytes])
+def test_a_quantity_beyond_all_floats_is_refused(parse: Callable[[Any], float]) -> None:
+    """Infinity is no target, and an OverflowError no message."""
+    unit = "ms" if parse is parse_seconds else "MB"
+    for text in (f"1e400{unit}", f"{'9' * 400}{unit}", f"1e308{'min' if unit == 'ms' else unit}"):
+        with pytest.raises(InputError, match=f"'{text}' is too large; give a"):
+            parse(text)
+    for number in (10**400, -(10**5000)):
+        with pytest.raises(InputError, match="a number above 1e308 is too large"):
+            parse(number)
 
 
 def test_numbers_of_numpy_are_numbers() -> None:

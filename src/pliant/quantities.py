@@ -70,12 +70,20 @@ def _parse(
     needs_unit: bool = False,
 ) -> float:
     """The quantity in the unit `si`, which a number is in, and text without a unit unless it needs one."""
-    if isinstance(text, Real) and not isinstance(text, bool) and isfinite(text):
-        return float(text)
+    if isinstance(text, Real) and not isinstance(text, bool):
+        try:
+            value = float(text)
+        except OverflowError as e:  # the message leaves its hundreds of digits out
+            raise InputError("a number above 1e308 is too large; give a smaller one.") from e
+        if isfinite(value):
+            return value
     match = _QUANTITY.fullmatch(text) if isinstance(text, str) else None
     if match and not match[2] and needs_unit:
         raise InputError(f"{text!r} has no unit; give {wanted} (units: {', '.join(units)}).")
     unit = (match[2] or si) if match else ""
     if match is None or unit not in units:
         raise InputError(f"cannot read {text!r}; give {wanted} (units: {', '.join(units)}).")
-    return float(match[1]) * units[unit]
+    value = float(match[1]) * units[unit]
+    if not isfinite(value):
+        raise InputError(f"{text!r} is too large; give {wanted}.")
+    return value
