@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from pliant.api.compile_onnx import compile
 from pliant.errors import InputError
+from pliant.run.batches.buckets import Buckets
 from tests.models.onnx_models import parse
 
 MASKED = parse(
@@ -43,6 +44,20 @@ def bucketed() -> Any:
 @pytest.fixture(scope="module")
 def exact() -> Any:
     return compile(MASKED, threads=2, images=64)
+
+
+@pytest.mark.parametrize("sizes", [np.array([4, 9]), [np.int32(4), np.int64(9)]])
+def test_integers_of_numpy_are_sizes(sizes: Any) -> None:
+    """Lengths are often computed from arrays: they become plain numbers, as in the plan and in messages."""
+    padding = Buckets({"S": sizes})
+    assert [type(n) for n in padding.sizes["S"]] == [int, int]
+    assert padding.sizes == {"S": (4, 9)}
+    session = compile(MASKED, threads=1, dims={"B": np.int64(2)}, buckets={"S": sizes})  # type: ignore[dict-item]
+    assert session.inputs[0].dims == (2, "S", 8)
+    assert type(session.inputs[0].dims[0]) is int
+    assert session.run(_feeds(2, 3))["y"].shape == (2, 3, 8)
+    with pytest.raises(InputError, match="give whole numbers above 0"):
+        Buckets({"S": [np.int64(0)]})
 
 
 @settings(max_examples=60, deadline=None)

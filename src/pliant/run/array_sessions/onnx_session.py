@@ -53,7 +53,7 @@ from pliant.run.host.part_binder import PartBinder, PartSteps
 from pliant.run.memory_use import MemoryUse
 from pliant.run.packed_weights import SharedWeights
 from pliant.run.session.feeds import FeedsLike, convert_feeds
-from pliant.run.session.ports import Feeds, Shapes, check_dims, describe_session, fix_dims, shapes_of, symbols
+from pliant.run.session.ports import Feeds, Shapes, describe_session, fix_dims, shapes_of, symbols, whole_dims
 from pliant.run.weight_sizes import combined
 from pliant.settings import cache_folder
 
@@ -88,9 +88,9 @@ class OnnxSession(ArraySession):
         target: Target | None = None,
         dilation: Dilation = Dilation(),  # noqa: B008 - frozen
     ) -> None:
-        check_dims(model.inputs, options.dims)
-        inputs = [fix_dims(port, options.dims) for port in model.inputs]
-        outputs = [fix_dims(port, options.dims) for port in model.outputs]
+        dims = whole_dims(model.inputs, options.dims)
+        inputs = [fix_dims(port, dims) for port in model.inputs]
+        outputs = [fix_dims(port, dims) for port in model.outputs]
         super().__init__(name, inputs, outputs, pool, dilation)
         options.check_ports((*inputs, *outputs))
         self._model = model

@@ -7,7 +7,7 @@ back, and `find_differences` returns the outputs that padding changed.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from numbers import Real
+from numbers import Integral, Real
 
 import numpy as np
 
@@ -41,9 +41,12 @@ class Buckets:
         for name, sizes in self.sizes.items():
             if isinstance(sizes, str) or not isinstance(sizes, Collection):
                 raise InputError(f"the buckets of {name!r} are {sizes!r}; give several, such as (32, 64).")
-            whole = [n for n in sizes if isinstance(n, int) and not isinstance(n, bool) and n > 0]
-            if not sizes or len(whole) < len(sizes):
+            whole = [n for n in sizes if isinstance(n, Integral) and not isinstance(n, bool) and n > 0]
+            if not whole or len(whole) < len(sizes):
                 raise InputError(f"the buckets of {name!r} are {sizes!r}; give whole numbers above 0.")
+        # Numpy's integers, which are refused further down and printed by their type, become plain ones.
+        plain = {name: tuple(int(n) for n in sizes) for name, sizes in self.sizes.items()}
+        object.__setattr__(self, "sizes", plain)
 
     def check(self, ports: Sequence[Port]) -> None:
         """Raise InputError for a dimension that is fixed or unknown, or a pad of an unknown input."""

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain, combinations
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -40,14 +41,18 @@ def symbols(port: Port) -> tuple[str | None, ...]:
     return tuple(None if isinstance(d, int) else d for d in named)
 
 
-def check_dims(ports: Sequence[Port], dims: Mapping[str, int]) -> None:
-    """Raise InputError for a size that no port has a dimension for, or that is not a whole number."""
+def whole_dims(ports: Sequence[Port], dims: Mapping[str, int]) -> dict[str, int]:
+    """`dims`, numpy's integers among them, as plain ints.
+
+    Raises InputError for a size that no port has a dimension for, or that is not a whole number.
+    """
     known = {s for port in ports for s in symbols(port) if s is not None}
     for name, size in dims.items():
         if name not in known:
             raise InputError(f"the model has no dimension {name!r}; it has {sorted(known)}.")
-        if isinstance(size, bool) or not isinstance(size, int) or size < 0:
+        if isinstance(size, bool) or not isinstance(size, Integral) or size < 0:
             raise InputError(f"dimension {name!r} is {size!r}; it must be a whole number, 0 or more.")
+    return {name: int(size) for name, size in dims.items()}
 
 
 def fix_dims(port: Port, dims: Mapping[str, int]) -> Port:
