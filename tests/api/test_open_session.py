@@ -107,6 +107,19 @@ def test_options_of_another_kind_are_refused_by_name(
         pliant.open(source, **options)
 
 
+@pytest.mark.parametrize("options", [{"examples": []}, {"upstreams": []}, {"upstreams": set()}])
+def test_an_empty_list_is_no_option_given(options: dict[str, Any], cache: Path) -> None:
+    """Programs pass on the lists that they have; it was refused as an option that the model lacks."""
+    with pliant.open("imdb-lstm", threads=1, cache=cache, **options) as session:
+        assert session("a good film").label is not None
+
+
+def test_a_source_that_is_none_is_refused_beside_upstreams() -> None:
+    """It was taken for an option at its default, and a KeyError said so."""
+    with pytest.raises(InputError, match="a model is a path, bytes or a ModelProto, not NoneType"):
+        pliant.open(None, upstreams=["http://127.0.0.1:1"])  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

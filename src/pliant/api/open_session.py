@@ -217,11 +217,9 @@ def _open_routed(given: dict[str, Any]) -> Session[Any]:
         raise NodeError(f"cluster= and upstreams= need {error.name}: pip install 'pliant[node]'.") from error
 
     routed = ("latency", "best_effort", "cluster", "upstreams", "routing")
-    options = {name: value for name, value in given.items() if value is not _defaults().get(name)}
     mine = {name: given[name] for name in routed}
-    return open_routed(
-        options.pop("source"), **mine, options={k: options[k] for k in options if k not in routed}
-    )
+    others = {name: given[name] for name in _defaults() if name not in routed and _is_given(name, given)}
+    return open_routed(given["source"], **mine, options=others)
 
 
 def _own_bound(model: Model, memory: Memory | None) -> int | None:
@@ -258,7 +256,7 @@ def _check_values(given: Mapping[str, Any]) -> None:
 def _check_options(model: Model, given: Mapping[str, Any], takes: Collection[str]) -> None:
     """Raise InputError naming options, among the arguments `given` to `open`, that the model lacks."""
     others = set(_defaults()) - {*takes, "on_progress"}
-    wrong = [name for name in _defaults() if name in others and given[name] != _defaults()[name]]
+    wrong = [name for name in _defaults() if name in others and _is_given(name, given)]
     if wrong:
         more = " pliant.compile has further options for it." if isinstance(model, OnnxGraph) else ""
         if isinstance(model, RecurrentNetwork) and "latency" in wrong:
@@ -267,6 +265,14 @@ def _check_options(model: Model, given: Mapping[str, Any], takes: Collection[str
             f"{model.name} is {model.kind}, which has no option {', '.join(wrong)}: its options are "
             f"{', '.join(takes)}.{more}"
         )
+
+
+def _is_given(name: str, given: Mapping[str, Any]) -> bool:
+    """Return whether an option has another value than its default; an empty list is an empty tuple."""
+    value, default = given[name], _defaults()[name]
+    if default == ():
+        return not isinstance(value, Collection) or len(value) > 0
+    return bool(value != default)
 
 
 @remembered
