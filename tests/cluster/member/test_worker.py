@@ -9,6 +9,7 @@ import pytest
 
 from pliant.cluster.control.messages import (
     AnyMessage,
+    HelloRequest,
     MeasureRequest,
     PrepareFailure,
     PrepareRequest,
@@ -131,3 +132,22 @@ def test_a_worker_that_serves_no_primary_frees_what_it_is_told_to(
     monkeypatch.setattr(FakeStageBuilder, "keep", lambda self, held: kept.put((self.name, len(held))))
     worker.handle_message("p", ReleaseRequest(()))
     assert kept.get(timeout=20.0) == ("a", 0)
+
+
+def test_a_worker_that_its_primary_forgot_frees_its_plans_and_serves_another(cluster: FakeCluster) -> None:
+    """A pause is noticed by the primary alone, which counts on no plan of the worker any more."""
+    cluster.add("a")
+    cluster.primary.wait_for(1, 10.0)
+    worker, answers = cluster.machines["a"].worker, SimpleQueue[AnyMessage]()
+    q = cluster.wires.join("q")
+    q.start(lambda peer, message: answers.put(message), lambda peer: None)
+    partition = spread(cluster.spec, 7, "p", "pa")
+    cluster.primary.plans.prepare(cluster.source, partition, "fp32")
+    assert worker.status.n_plans == 1
+    worker.handle_message("p", HelloRequest())
+    worker.handle_message("q", PrepareRequest(1, "made-up", partition, "fp32", ("p", "a"), {}))
+    while not isinstance(answer := answers.get(timeout=20.0), PrepareSuccess | PrepareFailure):
+        pass
+    assert isinstance(answer, PrepareSuccess)
+    assert worker.status.n_plans == 1
+    q.close()

@@ -186,6 +186,7 @@ class ClusterWorker:
             case HelloRequest():
                 self._welcome.discard(peer)
                 self._refusals.pop(peer, None)
+                self._forget_plans(peer)
             case PrepareRequest() | ReleaseRequest() | MeasureRequest():
                 self._inbox.put((peer, message))
             case SegmentRequest() if peer == self._serving:
@@ -203,6 +204,10 @@ class ClusterWorker:
             self._welcome.discard(peer)
             self._on_event(f"lost {peer}")
         self._refusals.pop(peer, None)  # a later primary of that name may accept this worker
+        self._forget_plans(peer)
+
+    def _forget_plans(self, peer: str) -> None:
+        """End the runs of a primary that counts this worker as new, and free its plans."""
         if peer == self._serving:
             self._end_runs()
         self._inbox.put((peer, ReleaseRequest(())))  # after any plan that is being prepared for it
