@@ -9,12 +9,14 @@ import pytest
 
 from pliant.cluster.control.messages import (
     AnyMessage,
+    Bye,
     HelloRequest,
     MeasureRequest,
     PrepareFailure,
     PrepareRequest,
     PrepareSuccess,
     ReleaseRequest,
+    Welcome,
 )
 from pliant.cluster.lead.lead_run import RunRecord
 from pliant.cluster.lead.plan_distribution import PlanNotReadyError
@@ -151,3 +153,23 @@ def test_a_worker_that_its_primary_forgot_frees_its_plans_and_serves_another(clu
     assert isinstance(answer, PrepareSuccess)
     assert worker.status.n_plans == 1
     q.close()
+
+
+def test_a_worker_closes_while_a_primary_leaves(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Messages are handled on another thread: the set of primaries changed while it was iterated over."""
+    machine = cluster.add("a")
+    cluster.primary.wait_for(1, 10.0)
+    send, said = machine.control.send, list[str]()
+
+    def leave_at_bye(peer: str, message: AnyMessage) -> None:
+        if isinstance(message, Bye):
+            said.append(peer)
+            machine.worker.handle_lost_peer(peer)
+        send(peer, message)
+
+    monkeypatch.setattr(machine.control, "send", leave_at_bye)
+    machine.worker.handle_message("p", Welcome("1"))
+    machine.worker.close()
+    assert said == ["p"]

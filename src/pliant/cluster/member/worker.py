@@ -158,7 +158,7 @@ class ClusterWorker:
         if self._closed.is_set():
             return
         self._closed.set()
-        for peer in self._welcome:
+        for peer in self._welcome.copy():  # the control thread may change it
             self._send(peer, Bye())
         self._end_runs()
         self._inbox.put(None)
