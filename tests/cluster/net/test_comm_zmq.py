@@ -308,3 +308,14 @@ def test_a_frozen_process_holds_up_neither_receiver_nor_sender_for_ever(
     with pytest.raises(PeerLostError, match="took nothing for 1 s"):
         deque((ada.send("bob", Tag(0, 1, step), big) for step in steps), maxlen=0)
     assert next(steps) < 50
+
+
+def test_a_peer_that_is_connected_to_again_is_heard_after_a_violation(start: Start) -> None:
+    """Its connection is the same, and the error outlived the plan that had caused it."""
+    ada, bob = start("ada", max_message_bytes=1000), start("bob")
+    ada.connect("bob", bob.address)
+    _exchange(bob, ada)
+    bob.send("ada", Tag(9, 0, 1), np.zeros(2000, np.uint8))
+    with pytest.raises(PeerProtocolError, match="promises 2,000 bytes"):
+        ada.receive("bob", Tag(9, 0, 1), np.zeros(2000, np.uint8), PATIENT_S)
+    _exchange(ada, bob, 10)

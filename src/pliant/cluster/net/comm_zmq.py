@@ -57,11 +57,15 @@ class ZmqComm(MailboxComm):
         self._reader.start()
 
     def connect(self, peer: str, address: str) -> None:
-        """Connect to `peer` at `address`, or reconnect to a lost peer; does not block."""
+        """Connect to `peer` at `address`, or reconnect to a lost peer; does not block.
+
+        Clears the peer's last violation of the protocol.
+        """
         with self._lock:
             self._check_open()
             old = self._peers.get(peer)
             if old is not None and old.address == address and not old.is_lost:
+                self._mailbox.regain(peer)
                 return
             self._peers[peer] = new = _Peer(peer, address, self._context)
             self._mailbox.regain(peer)
