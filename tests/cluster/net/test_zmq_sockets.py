@@ -1,12 +1,13 @@
 """What every ZeroMQ socket of a cluster has in common."""
 
+import socket
 import subprocess
 import sys
 
 import pytest
 
 from pliant.cluster.net.key import new_key
-from pliant.cluster.net.zmq_sockets import SecureContext, Waker, tcp, zmq
+from pliant.cluster.net.zmq_sockets import SecureContext, Waker, needs_ipv6, tcp, zmq
 from pliant.errors import ClusterError
 
 _WITHOUT = """
@@ -67,4 +68,35 @@ def test_nobody_listens_at_port_0() -> None:
     wire = SecureContext(new_key(), 1024, stale_s=1.0)
     with pytest.raises(ClusterError, match="port 0"):
         wire.connect(zmq.DEALER, "127.0.0.1:0", 1)
+    wire.close()
+
+
+@pytest.mark.parametrize(
+    ("families", "is_ipv6"),
+    [
+        ((socket.AF_INET6,), True),
+        ((socket.AF_INET6, socket.AF_INET), False),
+        ((socket.AF_INET,), False),
+        ((), False),
+    ],
+)
+def test_a_name_with_an_ipv6_address_alone_is_connected_to_by_it(
+    monkeypatch: pytest.MonkeyPatch, families: tuple[socket.AddressFamily, ...], is_ipv6: bool
+) -> None:
+    """Its workers looked for an IPv4 address for ever; of two addresses, IPv4 is reached on any network."""
+
+    def resolve(host: str, port: int, **options: int) -> list[tuple[socket.AddressFamily]]:
+        if not families:
+            raise socket.gaierror(socket.EAI_NONAME, "unknown")
+        return [(family,) for family in families]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    assert needs_ipv6("kitchen.local:29500") == is_ipv6
+    assert needs_ipv6("[fd00::1]:29500")
+    wire = SecureContext(new_key(), 1024, stale_s=1.0)
+    opened, monitor = wire.connect(zmq.DEALER, "kitchen.local:29500", 1, is_ipv6=is_ipv6)
+    assert opened.ipv6 == is_ipv6
+    opened.disable_monitor()
+    monitor.close()
+    opened.close(0)
     wire.close()

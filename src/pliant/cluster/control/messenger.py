@@ -21,7 +21,7 @@ from pliant.cluster.control.message_codec import decode, encode
 from pliant.cluster.control.messages import AdmissionRefusal, AnyMessage, Bye, Heartbeat, UnreadableMessage
 from pliant.cluster.net.comm import check_name
 from pliant.cluster.net.key import Key
-from pliant.cluster.net.zmq_sockets import CONNECTED, SecureContext, Socket, Waker, event, zmq
+from pliant.cluster.net.zmq_sockets import CONNECTED, SecureContext, Socket, Waker, event, needs_ipv6, zmq
 from pliant.cluster.watch.peer_roster import MAX_PEERS, PeerRoster
 from pliant.errors import ClusterError, PeerLostError
 from pliant.ir.envelope import LIMIT_BYTES, Envelope, EnvelopeError
@@ -86,11 +86,13 @@ class Messenger:
 
     def connect(self, address: str) -> None:
         """Connect to `address`; retry until a peer answers, and again whenever the connection is lost."""
+        is_ipv6 = needs_ipv6(address)  # heartbeats need the lock meanwhile
         with self._lock:
             self._check_open()
             if address in self._links:
                 return
-            self._links[address] = link = _Link(address, *self._context.connect(zmq.DEALER, address, _QUEUED))
+            opened = self._context.connect(zmq.DEALER, address, _QUEUED, is_ipv6=is_ipv6)
+            self._links[address] = link = _Link(address, *opened)
             self._outbox.put(link)
         self._waker.wake()
 

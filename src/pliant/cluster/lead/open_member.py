@@ -33,7 +33,7 @@ from pliant.cluster.net.connect_members import (
     find_interface,
 )
 from pliant.cluster.net.key import Key
-from pliant.cluster.net.zmq_sockets import host_and_port
+from pliant.cluster.net.zmq_sockets import host_and_port, needs_ipv6
 from pliant.errors import ClusterError
 from pliant.ir.dilation import Dilation
 from pliant.kernels.emit.isa import host_isa
@@ -248,7 +248,7 @@ def find_local_address(address: str) -> str:
     """Return this device's own address on the route to `HOST:PORT`, in brackets for IPv6; sends nothing."""
     host, port = host_and_port(address)
     try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        family = socket.AF_INET6 if needs_ipv6(address) else socket.AF_INET
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect((host, port))
             own = str(probe.getsockname()[0])

@@ -63,7 +63,7 @@ class SecureContext:
                 f"{host} is every address of this device, and the others must be told one: listen at the "
                 "one by which they reach it, as in 10.77.0.1:29500."
             )
-        socket = self._socket(kind, n_queued, host)
+        socket = self._socket(kind, n_queued, is_ipv6=":" in host)
         socket.curve_server = True
         socket.zap_domain = _DOMAIN
         socket.zap_enforce_domain = True
@@ -85,12 +85,17 @@ class SecureContext:
             self.close()
             raise
 
-    def connect(self, kind: int, address: str, n_queued: int) -> tuple[Socket, Socket]:
-        """Return a socket that connects and reconnects to `address`, and its monitor."""
+    def connect(
+        self, kind: int, address: str, n_queued: int, *, is_ipv6: bool = False
+    ) -> tuple[Socket, Socket]:
+        """Return a socket that connects and reconnects to `address`, and its monitor.
+
+        A name is looked up as an IPv4 address unless `is_ipv6`.
+        """
         host, port = host_and_port(address)
         if port == 0:
             raise ClusterError(f"{address!r} has port 0, where nobody listens: name the primary's port.")
-        socket = self._socket(kind, n_queued, host)
+        socket = self._socket(kind, n_queued, is_ipv6=is_ipv6 or ":" in host)
         socket.curve_serverkey = self._key.public
         socket.immediate = True  # do not queue messages for an unconnected peer
         monitor = socket.get_monitor_socket(_EVENTS)
@@ -117,9 +122,9 @@ class SecureContext:
         self.gate.close()
         self._context.term()
 
-    def _socket(self, kind: int, n_queued: int, host: str) -> Socket:
+    def _socket(self, kind: int, n_queued: int, *, is_ipv6: bool) -> Socket:
         socket = self._context.socket(kind)
-        socket.ipv6 = ":" in host
+        socket.ipv6 = is_ipv6
         socket.curve_publickey = self._key.public
         socket.curve_secretkey = self._key.secret
         socket.maxmsgsize = self._max_message_bytes
@@ -160,6 +165,22 @@ def host_and_port(address: str) -> tuple[str, int]:
             f"{address!r} is not an address: write HOST:PORT, as in 10.77.0.1:29500 or [fd00::1]:29500."
         )
     return bare, int(port)
+
+
+def needs_ipv6(address: str) -> bool:
+    """Return whether the host of `HOST:PORT` has an IPv6 address alone; may wait for a name server.
+
+    A name with both is connected to by IPv4, because not every network forwards IPv6. Raises ClusterError
+    for an invalid address.
+    """
+    host, port = host_and_port(address)
+    if ":" in host:
+        return True
+    try:
+        families = {found[0] for found in sockets.getaddrinfo(host, port, type=sockets.SOCK_STREAM)}
+    except (OSError, UnicodeError):
+        return False
+    return families == {sockets.AF_INET6}
 
 
 def _reason(error: zmq.ZMQError) -> str:
