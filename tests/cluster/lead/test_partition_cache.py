@@ -67,9 +67,9 @@ def searched(
     return bool(searches)
 
 
-def held(number: int, tokens: int) -> ReadyPlan:
+def held(number: int, tokens: int, model: str = "model") -> ReadyPlan:
     alone = Partition("ws", "p", (Share("p", 4, tokens),), tokens)
-    return ReadyPlan(number, SyntheticSource(bert(n_layers=1)), alone, "fp32", cast(Any, None))
+    return ReadyPlan(number, SyntheticSource(bert(n_layers=1), model), alone, "fp32", cast(Any, None))
 
 
 @pytest.fixture
@@ -175,6 +175,14 @@ def test_members_hold_more_plans_of_short_inputs_than_of_long_ones() -> None:
     assert select_recent(long) == long[-4:]
     assert select_recent([*long, *short[:60]]) == [long[-1], *short[:60]]
     assert select_recent([]) == []
+
+
+def test_members_hold_the_latest_plan_of_each_model() -> None:
+    """With five models in turn, each request loaded its model's weights, though there was memory for all."""
+    plans = [held(i, 512, f"model {i % 6}") for i in range(12)]
+    assert select_recent(plans) == plans[-6:]
+    seldom = held(12, 512, "seldom")
+    assert select_recent([seldom, *plans]) == [seldom, *plans[-6:]]
 
 
 @pytest.mark.parametrize(("is_free", "participants"), [(True, ("b",)), (False, ("a", "b"))])

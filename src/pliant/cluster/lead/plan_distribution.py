@@ -159,8 +159,14 @@ def select_recent(held: Sequence[ReadyPlan]) -> list[ReadyPlan]:
     """Return the most recently used plans that members keep, including other lengths and models.
 
     Texts come in all lengths, and preparing a plan takes as long as a short run. A few plans are kept
-    whatever their length, more if they are short.
+    whatever their length, more if they are short, and the latest one of each model, for its weights.
     """
     n_rows = accumulate(one.partition.tokens for one in reversed(held))
     n_kept = sum(n <= _ROWS_KEPT for n in n_rows)
-    return list(held[-min(max(n_kept, _KEPT), _MOST_KEPT) :])
+    n_kept = min(max(n_kept, _KEPT), _MOST_KEPT)
+    latest = {one.source.whole.identity: one.number for one in held}
+    return [
+        one
+        for at, one in enumerate(held, n_kept - len(held))
+        if at >= 0 or latest[one.source.whole.identity] == one.number
+    ]
