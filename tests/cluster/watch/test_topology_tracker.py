@@ -206,3 +206,25 @@ def test_a_worker_that_restarted_is_measured_again(
     assert (after["a"].frequency_Hz, after["a"].drifts) == (8e9, ())
     assert after["p"].drifts == slowed["p"].drifts
     assert surveys == [{"p", "a"}, {"p", "a"}]
+
+
+def test_links_of_a_worker_that_was_away_for_a_moment_are_not_measured_again(
+    cluster: FakeCluster, surveys: list[set[str]]
+) -> None:
+    """After one short fault, the next answer waited until the links of all members were measured."""
+    known, monitor = picture_with_a(cluster), cluster.primary.monitor
+    cluster.add("b")
+    cluster.primary.wait_for(2, 10.0)
+    known.measure(cluster.source, 7)
+    solved = predict(cluster.spec, spread(cluster.spec, 7, "p", "pa"), known.snapshot())
+    member = monitor.get("b")
+    assert member is not None
+    monitor.mark_absent("b")
+    n_bytes = 4 * 7 * cluster.spec.hidden
+    known.update(solved, {"p": Note(0.0, 1, {}, {"a": (n_bytes, 1.0)}), "a": Note(0.0, 1, {})})
+    monitor.register("b", member.hello)
+    known.measure(cluster.source, 7)
+    assert surveys == [{"p", "a", "b"}]
+    links = known.snapshot().links
+    assert links.link("a", "p").bandwidth_Bps < LINK.bandwidth_Bps
+    assert links.link("b", "a").bandwidth_Bps == LINK.bandwidth_Bps

@@ -124,7 +124,6 @@ class TopologyTracker:
     def update(self, solved: Prediction, notes: Mapping[str, Note]) -> None:
         """Update the topology from a segment's notes; `solved` holds what its plan was based on."""
         here = self.here()
-        self._surveyed &= here  # a returning device may have another address
         notes = {name: note for name, note in notes.items() if name in here}
         if self._primary.name in notes:
             self._own_free_bytes = notes[self._primary.name].free_bytes  # read a moment ago
@@ -141,7 +140,7 @@ class TopologyTracker:
         after, self._unconfirmed = update_topology(before, self._unconfirmed, solved, notes, offsets_s)
         self._drifts |= after.capabilities
         if after.links is not before.links:
-            self._links = after.links
+            self._links = self._with_links_of_absent(after.links, here)
 
     def reconsider(self) -> bool:
         """Reset slowed workers to their measurements before their back-off ends; return if there are any.
@@ -190,6 +189,12 @@ class TopologyTracker:
         interfaces = {name: known.interfaces.get(name, UNKNOWN_LINK) for name in devices}
         pairs = {ends: link for ends, link in known.pairs.items() if set(ends) <= set(devices)}
         return Links(interfaces, known.latency_s, pairs)
+
+    def _with_links_of_absent(self, links: Links, here: Collection[str]) -> Links:
+        """Add the links of members that are not `here`: their survey counts when they return."""
+        known = self._links or Links({}, UNKNOWN_LATENCY_S)
+        away = {ends: link for ends, link in known.pairs.items() if not set(ends) <= set(here)}
+        return Links({**known.interfaces, **links.interfaces}, links.latency_s, {**away, **links.pairs})
 
     def _usable(self) -> tuple[Member, ...]:
         """Return usable workers that hold the model; for a submodel, only those that support submodels."""
