@@ -228,3 +228,20 @@ def test_links_of_a_worker_that_was_away_for_a_moment_are_not_measured_again(
     links = known.snapshot().links
     assert links.link("a", "p").bandwidth_Bps < LINK.bandwidth_Bps
     assert links.link("b", "a").bandwidth_Bps == LINK.bandwidth_Bps
+
+
+def test_links_are_measured_without_a_worker_that_was_not_measured_itself(
+    cluster: FakeCluster, surveys: list[set[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may serve another primary: the others waited 12 s for its probes, and blamed one of themselves."""
+    known, is_busy = picture_with_a(cluster), [True]
+    cluster.add("b")
+    cluster.primary.wait_for(2, 10.0)
+    monkeypatch.setattr(
+        "pliant.cluster.watch.topology_tracker.survey_devices",
+        lambda primary, source, tokens, names: {n: DEVICE for n in names if not (is_busy[0] and n == "b")},
+    )
+    known.measure(cluster.source, 7)
+    is_busy[0] = False
+    known.measure(cluster.source, 7)
+    assert surveys == [{"p", "a"}, {"p", "a", "b"}]

@@ -115,6 +115,7 @@ class TopologyTracker:
             measured.update(found)
             for name in found:
                 self._drifts.pop(name, None)
+            here -= set(new) - found.keys()  # one that serves another primary answers no probe of links
         if len(here) > 1 and not here <= self._surveyed:
             links = survey_links(self._primary, here)
             if links:
