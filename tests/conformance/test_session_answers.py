@@ -85,7 +85,7 @@ def test_a_traced_answer_is_the_answer_and_tells_when_its_steps_ran(shared: Sess
     spans = reply.details.spans
     clocks_s = 0.02 if len({span.lane.partition("/")[0] for span in spans if "/" in span.lane}) > 1 else 1e-9
     assert list(violations(reply.details.program, spans, clocks_s)) == []
-    assert max(span.end_s for span in reply.details.spans) <= reply.seconds
+    assert max(span.end_s for span in reply.details.spans) <= reply.seconds + clocks_s
 
 
 def test_every_run_gives_the_same_bits(shared: SessionUnderTest) -> None:
