@@ -220,6 +220,12 @@ def test_weights_are_float32_again_once_memory_is_back(
             float32 = planner.begin(cluster.source, 8, ())
             assert float32.partition.bits == ()
             assert planner.begin(cluster.source, 8, ()) is float32
+            free_bytes[0] = enough // 2
+            searches.now_s += 5.0
+            assert planner.begin(cluster.source, 8, ()).partition.bits == coded.partition.bits
+            free_bytes[0] = 2 * enough
+            searches.now_s += 5.0
+            assert planner.begin(cluster.source, 8, ()) is not float32
 
 
 @pytest.mark.parametrize("is_inside", [False, True])

@@ -244,6 +244,11 @@ def test_a_submodel_that_looked_as_slow_as_the_whole_model_is_tried_again(store:
     for _ in range(120):
         levels.observe(1, 8, 1.0, 1.0)
     assert levels.at(told)[0].curve.at(8) < 0.7
+    for _ in range(60):
+        levels.observe(0, 8, levels.at(told)[0].curve.at(8), 0.25)
+    for _ in range(120):
+        levels.observe(1, 8, 1.0, 1.0)
+    assert levels.at(told)[0].curve.at(8) == pytest.approx(0.25, rel=0.05), "a quicker one stays quicker"
 
 
 @pytest.mark.parametrize("free_bytes", [1 << 30, 1 << 10])

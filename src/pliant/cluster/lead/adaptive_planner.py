@@ -288,13 +288,16 @@ class AdaptivePlanner:
     def _hold(self, source: EncoderSource, solved: Prediction) -> ReadyPlan:
         """Have a plan held ready while nothing runs: in place if memory does not suffice beside the others.
 
-        A plan of the same partition that is still held is used again. Raises PlanNotReadyError naming members
-        that cannot.
+        A plan of the same partition that is still held is used again; the others are freed if memory does not
+        suffice for them. Raises PlanNotReadyError naming members that cannot.
         """
-        same = (held for held in self._held if held.partition == solved.partition)
-        for held in [held for held in same if held.source.identity == source.identity]:
-            if self._primary.plans.is_held(held):
-                self._held = [*(one for one in self._held if one is not held), held]
+        for held in self._held:
+            is_same = held.partition == solved.partition and held.source.identity == source.identity
+            if is_same and self._primary.plans.is_held(held):
+                if fits(source, solved, self._held):
+                    self._held = [*(one for one in self._held if one is not held), held]
+                else:
+                    self._forget([held])
                 self._plans[held.number] = replace(self._plans[held.number], solved=solved, is_doubted=False)
                 return held
         if fits(source, solved, self._held):

@@ -27,8 +27,8 @@ _GAIN = 0.1
 _FURTHEST = 4.0
 """A level's own correction moves by a tenth of its relative error, and stays within this factor of 1."""
 _RETRIED = 0.98
-"""Each answer of the whole model brings the levels' corrections this much nearer to 1: a submodel that looked
-as slow as the whole model is not chosen, so that no answer of its own would correct that.
+"""Each answer of the whole model brings corrections above 1 this much nearer to 1: a submodel that looked as
+slow as the whole model is not chosen, so that no answer of its own would correct that.
 """
 _LEAST_S = 1e-6
 _PACE = 3.0
@@ -162,7 +162,7 @@ class ClusterLevels:
         cluster's pace. A delay without a change of pace would have been as long for the whole model.
         """
         if i == len(self._own):
-            self._own = [own**_RETRIED for own in self._own]
+            self._own = [min(own, own**_RETRIED) for own in self._own]
             return seconds
         is_delay = expected_s < seconds < _PACE * expected_s
         usual_s = expected_s / self._part(i, n)
