@@ -140,13 +140,15 @@ class ModelArguments:
             if self.memory is not None:
                 budget.reserve_fixed(reserved, parse_bytes(self.memory))
             elif not shares:
-                is_same = measured.stamp == model.identity
-                n_bytes = measured.n_bytes if is_same else self._least_bytes(model)
-                budget.reserve_fixed(reserved, n_bytes)
+                is_same = measured.stamp == model.identity and self.weights != "auto"
+                budget.reserve_fixed(reserved, measured.n_bytes if is_same else 0)
+        memory: MemoryBudget | str | int | None = budget if shares else self.memory
+        if budget is not None and memory is None and self.weights == "auto":
+            memory = budget.room_for(reserved)  # its weights are coded to fit
         session = open_endpoint(
             model,
             preload=self.preload,
-            memory=budget if shares else self.memory,
+            memory=memory,
             threads=self.threads,
             dilation=Dilation(self.dilate),
             depths=self.depths,
@@ -157,12 +159,6 @@ class ModelArguments:
             measured.stamp, measured.n_bytes = model.identity, _taken_bytes(session)
             budget.reserve_fixed(reserved, measured.n_bytes)
         return session
-
-    def _least_bytes(self, model: Model) -> int:
-        """A lower bound of its memory: the size of its file, unless its weights are coded."""
-        if not isinstance(model, OnnxGraph) or model.path is None or self.weights is not None:
-            return 0
-        return model.path.stat().st_size
 
     def _of_cluster(self, model: Model, stack: ExitStack) -> Session[Any]:
         from pliant.api.open_cluster import Cluster  # needs pyzmq
