@@ -63,12 +63,10 @@ def fold(
     """A node's outputs; None if the reference fails or returns another type than in `types`."""
     if node.op_type in _COERCED and opsets.get("", _ONE_AXIS_OPSET) < _ONE_AXIS_OPSET:
         return None
-    if _differs(node, values, opsets):
-        return None
     feeds = {x: values[x] for x in node.input if x}
     wanted = [y for y in node.output if y]
     found = _compute(node, feeds, wanted, opsets)
-    if found is None:
+    if found is None or _differs(node, values, opsets, found):
         return None
     results = {}
     for y, value in zip(wanted, found, strict=True):
@@ -82,20 +80,27 @@ def fold(
     return results
 
 
-def _differs(node: Any, values: Mapping[str, np.ndarray], opsets: Mapping[str, int]) -> bool:
-    """Whether the reference implementation computes other numbers than the kernels and onnxruntime.
+def _differs(
+    node: Any, values: Mapping[str, np.ndarray], opsets: Mapping[str, int], found: Sequence[Any]
+) -> bool:
+    """Whether the reference implementation, which `found` these, computes other numbers than onnxruntime.
 
     It is wrong for some windows of pools and transposed convolutions and for the indices of MaxPool, rounds
-    resized integers and halfway coordinates in another way, and ignores a NaN in the maximum or minimum of a
-    scatter. LRN loops over the batch in place of the channels, recurrent operators ignore lengths, clip and
-    activations, an old BatchNormalization takes in the batch's own statistics, and OneHot multiplies infinite
-    values by 0.
+    resized integers and halfway coordinates in another way, resizes to length 1 from another coordinate, and
+    ignores a NaN in the maximum or minimum of a scatter. LRN loops over the batch in place of the channels,
+    recurrent operators ignore lengths, clip and activations, an old BatchNormalization takes in the batch's
+    own statistics, and OneHot multiplies infinite values by 0.
     """
     match node.op_type:
         case "AveragePool" | "LpPool" | "ConvTranspose" | "DynamicQuantizeLinear":
             return True
-        case "LRN" | "LSTM" | "GRU" | "RNN" | "Resize":
+        case "LRN" | "LSTM" | "GRU" | "RNN":
             return True
+        case "Resize":
+            x, places = values[node.input[0]], _text(node, "coordinate_transformation_mode", "half_pixel")
+            shrinks_to_1 = any(n == 1 < m for n, m in zip(np.shape(found[0]), x.shape, strict=True))
+            is_odd = places == "tf_half_pixel_for_nn" or (places == "pytorch_half_pixel" and shrinks_to_1)
+            return is_odd or x.dtype.kind in "iub" or _text(node, "mode", "nearest") == "nearest"
         case "BatchNormalization":
             return opsets.get("", _INFERENCE_OPSET) < _INFERENCE_OPSET
         case "MaxPool":
