@@ -46,11 +46,12 @@ def choose_elastic(
     """Return `options` with the fastest arithmetic within `tolerance` on this device, and the reason.
 
     Each arithmetic is planned by its own measured times, so a faster one may run more layers or bits in time.
-    With `examples`, the error is the rms of the difference of answers at 6 bits from float32's, divided by
-    the rms of the answers. Without examples, the error is the loss of accuracy: the expected accuracy of the
-    best plan by the store's grid, minus that of this plan. For this, the error of an arithmetic counts as the
-    weight error that changes answers as much (calibrated by removing one plane, on random token ids). During
-    the measurement all planes of the model are in memory, whatever the limit in `options`.
+    With `examples`, the error is the rms of the difference of answers at the most planes stored from
+    float32's, divided by the rms of the answers. Without examples, the error is the loss of accuracy: the
+    expected accuracy of the best plan by the store's grid, minus that of this plan. For this, the error of an
+    arithmetic counts as the weight error that changes answers as much (calibrated by removing one plane, on
+    random token ids). During the measurement all planes stored are in memory, whatever the limit in
+    `options`.
 
     Raises InputError for a store without measured accuracy and no examples, BudgetError as planning does.
     """

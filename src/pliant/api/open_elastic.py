@@ -164,7 +164,7 @@ def choose_options(
         return choose(options)
     try:
         chosen = choose(replace(options, memory_bytes=memory.room_for(store)))
-    except BudgetError:
+    except (BudgetError, InputError):  # InputError: a given working buffer alone is more
         chosen = choose(replace(options, memory_bytes=memory.total_bytes))
     return replace(options, compute=chosen.compute, precision=chosen.precision)
 

@@ -89,7 +89,7 @@ def measure_device(
     lengths = _lengths(spec, lengths)
     widths = _widths(spec, widths)
     engine.reserve(max(lengths))
-    engine.hold(np.full((spec.n_layers, spec.n_heads), _planes(engine.store), np.int64))
+    engine.hold(np.full((spec.n_layers, spec.n_heads), engine.store.manifest.most_planes, np.int64))
     bench = _ProfileSamples(engine, lengths, widths, clock)
     disturbed = bench.run(seconds, waited, on_progress)
     profile = _profile(engine, bench, lengths, widths, n_threads, subject_of(engine.store, compute))
@@ -107,7 +107,7 @@ def profile_key(store: Store, n_threads: int, compute: str = "fp32") -> tuple[st
 
 def subject_of(store: Store, compute: str = "fp32") -> str:
     """Return the `subject` of profiles of `store`."""
-    return subject_name(store.spec, compute, _planes(store))
+    return subject_name(store.spec, compute, store.manifest.most_planes)
 
 
 def subject_name(spec: ModelSpec, compute: str = "fp32", planes: int = PLANES) -> str:
@@ -287,14 +287,11 @@ def _widths(spec: ModelSpec, asked: Sequence[int] | None) -> tuple[int, ...]:
     return tuple(sorted(set(asked))) if asked else spec.widths
 
 
-def _planes(store: Store) -> int:
-    """Return the number of planes in the store."""
-    return max(b for b in store.manifest.bits if b < FULL_BITS)
-
-
 def _shard_runs(store: Store) -> dict[int, tuple[SliceRun, ...]]:
     """Return one shard in each bitwidth of the store, as runs of layer 0."""
-    shards = {k: tuple(SliceRun(0, q, 0, 1) for q in range(k)) for k in range(1, _planes(store) + 1)}
+    shards = {
+        k: tuple(SliceRun(0, q, 0, 1) for q in range(k)) for k in range(1, store.manifest.most_planes + 1)
+    }
     if FULL_BITS in store.manifest.bits:
         shards[FULL_BITS] = (SliceRun(0, FULL, 0, 1),)
     return shards
@@ -302,7 +299,7 @@ def _shard_runs(store: Store) -> dict[int, tuple[SliceRun, ...]]:
 
 def _read_sizes(store: Store) -> dict[int, tuple[SliceRun, ...]]:
     """Return single reads of many sizes, {payload bytes: runs of layer 0}: slices of a plane, then planes."""
-    M, planes = store.spec.n_heads, _planes(store)
+    M, planes = store.spec.n_heads, store.manifest.most_planes
     choices: list[tuple[SliceRun, ...]] = [
         (SliceRun(0, 0, 0, count),) for count in sorted({1, 2, 3, M // 2, M}) if 1 <= count <= M
     ]

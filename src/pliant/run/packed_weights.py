@@ -14,11 +14,7 @@ from pliant.run.weight_sizes import SMALL_BYTES, GivenArrays, WeightSizes
 _DROP_EVERY_BYTES = 1 << 22
 
 
-def weight_sizes(
-    image: Image,
-    sources: Mapping[str, np.ndarray],
-    own: GivenArrays = GivenArrays(),  # noqa: B008 - not written to
-) -> WeightSizes:
+def weight_sizes(image: Image, sources: Mapping[str, np.ndarray], own: GivenArrays) -> WeightSizes:
     """The bytes that `SharedWeights.pack` will need for an image, before anything is allocated.
 
     `own` are the arrays of the model, which stay in memory, read or not.

@@ -273,6 +273,8 @@ class SubmodelRunner:
         """Free half the preload buffer, top layers first, if any is held and the target can be met then."""
         kept, keep_bytes = self.weights.preload_bytes, self.weights.keep_bytes
         less = with_half(self.options, self._plans.terms, kept)
+        if kept == 0 and keep_bytes is not None:
+            self.weights.keep_bytes = keep_bytes // 2
         if kept == 0 or (less == self.options and keep_bytes is None):
             return
         try:  # not warmed up: a request may be waiting, and memory is short

@@ -124,7 +124,9 @@ def _chosen(
     if most is not None and options.most_working_bytes is not None:
         fewer_bytes = min(n_bytes, most + options.most_working_bytes)
     best = _best(planner, options, fewer_bytes, few, layers)
-    if best is None and (few, fewer_bytes) != (preloads, n_bytes):
+    if best is None and fewer_bytes < n_bytes:
+        best = _best(planner, options, n_bytes, few, layers)
+    if best is None and few != preloads:
         best = _best(planner, options, n_bytes, preloads, layers)
     if best is not None:
         return best
