@@ -254,7 +254,6 @@ def node(args: NodeArguments) -> None:
 
     given = args
     from pliant.cli.shared.node_models import (
-        check_model_options,
         found_models,
         model_entries,
         read_options,
@@ -268,7 +267,6 @@ def node(args: NodeArguments) -> None:
     from pliant.serve.upstream.callback import parse_callbacks
 
     args, tables = read_options(given)
-    check_model_options(args, tables)
     objective = parse_objective(args.objective)
     if objective.per_joule and args.power is None:
         raise NodeError("--objective counts joules, which needs the power of this device: add --power.")

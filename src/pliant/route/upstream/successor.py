@@ -110,9 +110,8 @@ class Successor:
 
     def enter(self, n: int, now_s: float, level: ServiceLevel | None = None) -> QueueTicket:
         """Register an input of length n for it, to be answered at `level` (None: the most accurate)."""
-        if level is None and self.advert is not None:
-            level = self.advert.levels[-1]
-        work_s = 0.0 if level is None else level.curve.at(n)
+        answering = level or (self.advert and self.advert.levels[-1])
+        work_s = answering.curve.at(n) if answering else 0.0
         way_s = self.transfer.fixed_s + self.transfer.per_item_s * n
         return self.queue.enter(work_s, now_s, way_s + work_s)
 
