@@ -74,7 +74,7 @@ def run(task: Task) -> Rows:
     fleet = draw_fleet(world, task.n_requests, task.seed)
     settings = RouterSettings(world.words[1])
     gc.freeze()  # the fleet is long-lived; scanning it for cycles would cost time in every request
-    gc.set_threshold(100_000, 20, 50)
+    gc.set_threshold(1_000_000, 20, 50)
     begun_s = process_time()
     made = simulate_fleet(fleet, settings, POLICIES[task.policy], task.seed)
     cpu_s = process_time() - begun_s

@@ -87,9 +87,7 @@ class _Simulation:
         times, source = requests.at_s.tolist(), requests.source.tolist()
         clock = self._clock
         for number, at_s in enumerate(times):
-            while clock.next_s <= at_s:
-                clock.step()
-            clock.now_s = at_s
+            clock.run_until(at_s)
             self._come(self._nodes[source[number]], number)
         while len(self._rows) < len(times):
             clock.step()

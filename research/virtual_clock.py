@@ -15,11 +15,6 @@ class VirtualClock:
         self._events: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
         self._order = count()
 
-    @property
-    def next_s(self) -> float:
-        """The time of the next event; infinity if there is none."""
-        return self._events[0][0] if self._events else float("inf")
-
     def at(self, when_s: float, act: Callable[..., object], *arguments: Any) -> None:
         """Schedule `act(*arguments)` at `when_s`, which must not be in the past."""
         heapq.heappush(self._events, (when_s, next(self._order), act, arguments))
@@ -27,6 +22,14 @@ class VirtualClock:
     def after(self, wait_s: float, act: Callable[..., object], *arguments: Any) -> None:
         """Schedule `act(*arguments)` in `wait_s` >= 0."""
         self.at(self.now_s + wait_s, act, *arguments)
+
+    def run_until(self, when_s: float) -> None:
+        """Run the events up to `when_s`, which is then the present time."""
+        events, pop = self._events, heapq.heappop
+        while events and events[0][0] <= when_s:
+            self.now_s, _, act, arguments = pop(events)
+            act(*arguments)
+        self.now_s = when_s
 
     def step(self) -> None:
         """Run the next event. Raises IndexError if there is none."""
