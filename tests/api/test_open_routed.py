@@ -16,6 +16,7 @@ import pytest
 
 import pliant
 from pliant.api.open_cluster import Cluster
+from pliant.api.open_encoder import open_encoder
 from pliant.api.open_endpoint import open_endpoint
 from pliant.cluster.net.key import new_key
 from pliant.errors import BudgetError, DeadlineError, InputError, NodeError
@@ -24,12 +25,15 @@ from pliant.ir.dilation import Dilation
 from pliant.ir.endpoint import Request, ServiceLevel
 from pliant.ir.port import Port
 from pliant.ir.reply import Reply
+from pliant.plan.split.stage_graphs import whole_weight_bytes
 from pliant.route.choice.energy import LTE, PowerModel
+from pliant.run.process_memory import MemoryBudget
 from pliant.serve.answers.answer_energy import AnswerEnergy
 from pliant.serve.node.routed_session import RoutedSession
 from pliant.serve.node.routing import RoutedDetails, Routing
 from pliant.store.manifest import AccuracyEntry, AccuracyTable, put_accuracy
 from tests.cluster.coded import small_store
+from tests.cluster.ports import unused_ports
 from tests.cluster.processes import PATIENT, WAIT_S, workers
 from tests.cluster.test_clustered import write_key
 from tests.multicast import multicast as multicast
@@ -147,6 +151,42 @@ def test_the_cluster_answers_where_the_device_is_slow_and_the_device_where_the_w
             for text, logits in zip(TEXTS, expected, strict=True):
                 np.testing.assert_allclose(session(text).logits, logits, atol=TOLERANCE)
             assert isinstance(session(TEXTS[0]).details, RoutedDetails)
+
+
+def test_a_cluster_that_a_session_leads_reserves_its_weights_in_the_shared_budget(
+    source: str, expected: list[np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cluster took the budget for a number of bytes, and refused it."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    (tmp_path / "pliant").mkdir()
+    write_key(tmp_path / "pliant" / "cluster.key", new_key())
+    (port,) = unused_ports(1)
+    address, needed = f"127.0.0.1:{port}", whole_weight_bytes(open_encoder(source, tmp_path).spec)
+
+    budget = MemoryBudget(10**8)
+    with pliant.open(source, threads=1, memory=budget, cluster=address) as session:
+        for text, logits in zip(TEXTS, expected, strict=True):
+            np.testing.assert_allclose(session(text).logits, logits, atol=TOLERANCE)
+        with budget.turns.lock:  # this device's own session waits, and is late
+            reply = session(TEXTS[0], latency="60s")
+        assert reply.endpoint == "cluster"
+        np.testing.assert_allclose(reply.logits, expected[0], atol=TOLERANCE)
+        (share,) = budget.shares
+        assert budget.total_bytes - budget.free_bytes == share.share_bytes + needed
+        least = budget.least_bytes
+    assert budget.free_bytes == budget.total_bytes
+
+    tight = MemoryBudget(least)
+    with pliant.open(source, threads=1, memory=tight, cluster=address) as session:
+        assert session(TEXTS[0]).label is not None
+        assert tight.free_bytes >= 0
+    assert tight.free_bytes == tight.total_bytes
+
+    small = MemoryBudget(least - 1)
+    with pytest.raises(BudgetError, match=r"for its cluster take .* Raise that limit") as refused:
+        pliant.open(source, threads=1, memory=small, cluster=address)
+    assert refused.value.short_bytes == 1
+    assert small.free_bytes == small.total_bytes
 
 
 def test_a_worker_that_an_operator_removes_stays_away_until_he_takes_it_back(

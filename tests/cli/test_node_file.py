@@ -11,15 +11,21 @@ import httpx
 import pytest
 from typer.testing import Result
 
+from pliant.api.open_encoder import open_encoder
+from pliant.api.open_endpoint import open_endpoint
 from pliant.cli.node import NodeArguments
 from pliant.cli.shared.node_models import model_entries, read_options, reload_models, shares_memory
+from pliant.cluster.net.key import new_key
 from pliant.errors import InputError, NodeError
+from pliant.plan.split.stage_graphs import whole_weight_bytes
 from pliant.run.process_memory import MemoryBudget
 from pliant.serve.access.security import read_tokens
 from pliant.serve.repository.model_entry import ModelEntry
-from tests.serve.nodes import PATIENCE_S, Running, running_models
+from tests.cluster.test_clustered import write_key
+from tests.serve.nodes import PATIENCE_S, Running, asking, running_models
 from tests.serve.repository.test_models_under_load import sums
 from tests.serve.repository.test_repository_api import OPERATOR, index
+from tests.tiny import tiny_spec, write_model
 
 WHOLE = """
 listen = "127.0.0.1:0"
@@ -103,10 +109,46 @@ def test_one_model_leaves_memory_for_those_that_come_later(tmp_path: Path, is_fo
     assert shares_memory(args)
     (entry,) = model_entries(args, tables)
     memory = MemoryBudget(40_000_000)
+    (led,) = model_entries(replace(args, cluster="127.0.0.1:0"), tables)
+    assert led.settings.memory is None  # type: ignore[attr-defined]
     opened = entry.open(memory)
     assert 30_000_000 < memory.free_bytes < 40_000_000
     opened.local.close()
     opened.close()
+
+
+def test_a_model_with_a_cluster_shares_the_memory_of_all_models(tmp_path: Path) -> None:
+    """Its cluster's weights on this device were bounded by free memory alone, beside `memory`."""
+    source, other = str(write_model(tmp_path / "bert", tiny_spec())), "imdb-lstm"
+    key = write_key(tmp_path / "key", new_key())
+    text = (
+        f'[[model]]\nname = "split"\nsource = "{source}"\nthreads = 1\ncluster = "127.0.0.1:0"\n'
+        f'workers = 0\nkey = "{key}"\n[[model]]\nname = "other"\nsource = "{other}"\nthreads = 1\n'
+    )
+    want = {}
+    for name, one in (("split", source), ("other", other)):
+        with open_endpoint(one, threads=1) as alone:
+            want[name] = alone("a fine film").label
+    args, tables = read_options(written(tmp_path, f'memory = "40MB"\n{text}'))
+    needed, budget = whole_weight_bytes(open_encoder(source, tmp_path).spec), MemoryBudget(40_000_000)
+    with running_models(model_entries(args, tables), budget) as node:
+        for name, label in want.items():
+            path = f"{node.url}/v2/models/{name}/infer"
+            answer = httpx.post(path, content=asking("a fine film"), timeout=PATIENCE_S)
+            assert answer.status_code == 200, answer.text
+            assert [o["data"] for o in answer.json()["outputs"] if o["name"] == "label"] == [[label]]
+        assert node.node is not None
+        _, shared = node.node.sessions
+        assert shared("a fine film").label == want["split"]
+        assert shared.memory.budget_bytes == needed >= shared.weight_bytes - _ends(shared) > 0
+        taken = sum(share.share_bytes for share in budget.shares) + needed
+        assert budget.total_bytes - budget.free_bytes == taken <= budget.total_bytes
+    assert budget.free_bytes == budget.total_bytes
+
+
+def _ends(session: Any) -> int:
+    (part,) = (part for part in session.memory.parts if part.name == "input and head")
+    return part.predicted_bytes
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,20 @@
 """Parse the options of a member of a cluster: its key, memory, ports and dilation."""
 
 import os
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from pliant.api.model import Model
+from pliant.api.open_encoder import encoder_of
 from pliant.cluster.net.key import Key, default_path, read_key
-from pliant.errors import InputError
+from pliant.errors import BudgetError, InputError
 from pliant.ir.dilation import Dilation
-from pliant.quantities import parse_bytes
+from pliant.plan.split.stage_graphs import whole_weight_bytes
+from pliant.quantities import format_bytes, parse_bytes
+from pliant.run.process_memory import MemoryBudget, Reservation
+from pliant.settings import cache_folder
 
 T = TypeVar("T")
 
@@ -29,6 +34,39 @@ def memory_source(memory: str | int | None) -> Callable[[], int] | None:
         return _FileValue(Path(memory[1:]), parse_bytes, "a size such as 1GB")
     n_bytes = parse_bytes(memory)
     return lambda: n_bytes
+
+
+@contextmanager
+def reserve_weights(
+    budget: MemoryBudget, model: Model, memory: str | int | None, cache: Path | None = None
+) -> Iterator[int]:
+    """Yield the limit of `model`'s weights on a cluster's primary, reserved in `budget` within the context.
+
+    The limit is `memory`, by default the bytes of all layers in float32, with which this device can answer
+    without workers. Other sessions free weights for it. Raises BudgetError, with the missing bytes, if the
+    budget cannot hold it, and ModelError or StoreError if the model cannot be read.
+    """
+    if memory is None:
+        encoder = encoder_of(model, cache_folder(cache))
+        n_bytes = whole_weight_bytes(encoder.spec)
+        encoder.release()
+    else:
+        n_bytes = parse_bytes(memory)
+    reservation = Reservation()
+    try:
+        budget.reserve_fixed(reservation, n_bytes)
+    except BudgetError as error:
+        raise BudgetError(
+            f"the weights of {model.name} for its cluster take {format_bytes(n_bytes)} on this device, but "
+            f"of the {format_bytes(budget.total_bytes)} that all models share the others leave only "
+            f"{format_bytes(budget.room_for(reservation))}. Raise that limit, or give the cluster less: "
+            "`memory` in its [[model]], or in Python a Cluster with `memory`; its workers hold the rest.",
+            error.short_bytes,
+        ) from error
+    try:
+        yield n_bytes
+    finally:
+        budget.release(reservation)
 
 
 def data_ports(asked: str | int | None) -> Sequence[int]:

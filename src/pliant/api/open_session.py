@@ -101,7 +101,8 @@ def open(
     - `length` is the number of tokens to plan for; inputs of any length are answered.
     - The planner divides `memory` into `preload` and `working`, if these are not given. Several sessions may
       share a `MemoryBudget` instead: sessions without a `preload` hold the weights that it has room for, by
-      how often they are called, and answer in turns (docs/memory.md).
+      how often they are called, and answer in turns; a cluster at an address reserves its weights on this
+      device in it (docs/memory.md).
     - `profile` replaces the cached or measured device profile.
     - `plan`: if the store has measured accuracy, the submodel of the highest expected accuracy runs;
       `plan=PlanOptions(choose="size")` selects the largest instead, as the paper does.

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol
+from typing import Protocol, final
 
 from pliant.errors import BudgetError, PliantError
 from pliant.kernels.runtime.aligned_memory import trim_heap
@@ -103,6 +103,11 @@ class _Member:
     def frees_bytes(self) -> int:
         """What it needs for its answers and can free between them."""
         return self.needs_bytes - self.demand.least_bytes
+
+
+@final
+class Reservation:
+    """A share of a budget outside its division, for as long as this object lives or until its release."""
 
 
 class MemoryBudget:

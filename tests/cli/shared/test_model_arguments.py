@@ -10,10 +10,14 @@ from onnx import TensorProto, helper, numpy_helper
 
 from pliant.cli.shared import model_arguments
 from pliant.cli.shared.model_arguments import ModelArguments
+from pliant.cluster.net.key import new_key
 from pliant.errors import BudgetError
 from pliant.run.process_memory import MemoryBudget
 from pliant.serve.repository.model_entry import ModelEndpoints
+from tests.cluster.processes import small_model
+from tests.cluster.test_clustered import write_key
 from tests.serve.repository.test_models_under_load import sums
+from tests.tiny import tiny_spec, write_model
 
 
 def test_a_model_is_opened_only_within_the_memory_that_it_needs(
@@ -73,3 +77,28 @@ def test_weights_that_fit_are_chosen_within_what_others_leave_of_the_memory(tmp_
     whole = taken("auto", 5_000_000)
     assert whole == taken(None, 5_000_000)
     assert taken("auto", whole - 1) < whole
+
+
+@pytest.mark.parametrize("is_split_only", [True, False])
+def test_a_limit_of_its_own_is_reserved_for_each_of_a_model_and_its_cluster(
+    tmp_path: Path, is_split_only: bool
+) -> None:
+    """Only the session of this device was counted: a cluster's weights came on top of `--memory`."""
+    source = small_model(tmp_path) if is_split_only else str(write_model(tmp_path / "bert", tiny_spec()))
+    options = {"cluster": "127.0.0.1:0", "key": write_key(tmp_path / "key", new_key()), "workers": 0}
+    entry = ModelArguments(source=source, memory="3MB", threads=1, **options).entry(ModelEndpoints())
+    n_bytes = 3_000_000 if is_split_only else 6_000_000
+    for total_bytes in (n_bytes, n_bytes - 1):
+        memory = MemoryBudget(total_bytes)
+        if total_bytes < n_bytes:
+            with pytest.raises(BudgetError, match="for its cluster take 3 MB") as short:
+                entry.open(memory)
+            assert short.value.short_bytes == 1
+        else:
+            opened = entry.open(memory)
+            shared = opened.cluster or opened.local
+            assert shared.memory.budget_bytes == 3_000_000
+            assert memory.free_bytes == 0
+            opened.local.close()
+            opened.close()
+        assert memory.free_bytes == memory.total_bytes

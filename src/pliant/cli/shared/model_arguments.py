@@ -18,7 +18,7 @@ from pliant.errors import InputError, NodeError
 from pliant.ir.dilation import Dilation
 from pliant.plan.submodel.plan_options import Depths
 from pliant.quantities import parse_bytes
-from pliant.run.process_memory import MemoryBudget
+from pliant.run.process_memory import MemoryBudget, Reservation
 from pliant.run.session.session import Session
 from pliant.serve.answers.samples import sample_requests
 from pliant.serve.node.power import read_energy
@@ -29,11 +29,6 @@ PATIENCE_S = 120.0
 _SAMPLED = (1, 64)
 """Input lengths that measure the memory of a model that cannot share a budget."""
 _NAMED = re.compile(r"([A-Za-z0-9._-]+)(?::([A-Za-z0-9._-]+))?=(.+)", re.DOTALL)
-
-
-@final
-class _Reservation:
-    """The reservation of a model that cannot share the budget, for as long as this object lives."""
 
 
 @final
@@ -115,14 +110,15 @@ class ModelArguments:
         """Open this device's session and the cluster's; only the latter for models that only clusters run.
 
         They share `memory` with other models. A limit of the model's own is reserved in it instead, or else,
-        before a model that cannot share it is opened, what it took the last time.
+        before a model that cannot share it is opened, what it took the last time. The cluster's weights of
+        this device are reserved in addition, as `reserve_weights` does.
         """
         model = self.resolve_model()
         with ExitStack() as stack:
             local = None
             if not isinstance(model, EncoderModel) or self.cluster is None:
                 local = self._local(model, memory, measured, stack)
-            shared = None if self.cluster is None else self._of_cluster(model, stack)
+            shared = None if self.cluster is None else self._of_cluster(model, memory, stack)
             answers = local or shared
             assert answers is not None
             energy = read_energy(self.power, self._watts_by_name(), answers)
@@ -134,7 +130,7 @@ class ModelArguments:
     ) -> Session[Any]:
         """Raises BudgetError if the budget is too small for it."""
         shares = self.memory is None and isinstance(model, ElasticModel | RecurrentNetwork)
-        reserved = _Reservation()
+        reserved = Reservation()
         if budget is not None:
             stack.callback(budget.release, reserved)
             if self.memory is not None:
@@ -160,16 +156,21 @@ class ModelArguments:
             budget.reserve_fixed(reserved, measured.n_bytes)
         return session
 
-    def _of_cluster(self, model: Model, stack: ExitStack) -> Session[Any]:
-        from pliant.api.open_cluster import Cluster  # needs pyzmq
+    def _of_cluster(self, model: Model, budget: MemoryBudget | None, stack: ExitStack) -> Session[Any]:
+        """Raises BudgetError if the budget is too small for its weights on this device."""
+        from pliant.api.member_options import reserve_weights  # needs pyzmq
+        from pliant.api.open_cluster import Cluster
 
         assert self.cluster is not None
+        memory: str | int | None = self.memory
+        if budget is not None:
+            memory = stack.enter_context(reserve_weights(budget, model, memory))
         cluster = stack.enter_context(
             Cluster(
                 self.cluster,
                 key=self.key,
                 threads=self.threads,
-                memory=self.memory,
+                memory=memory,
                 dilation=Dilation(self.dilate),
                 on_event=say,
             )

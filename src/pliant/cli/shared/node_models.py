@@ -78,7 +78,7 @@ def model_entries(args: "NodeArguments", tables: Sequence[TomlTable]) -> list[Mo
         own = [f.name for f in fields(ModelArguments) if hasattr(args, f.name) and f.name != "name"]
         common = {name: getattr(args, name) for name in own}
         common |= {"worker_power": tuple(args.worker_power or ()), "name": args.model_name}
-        common |= {"memory": None if shares_memory(args) and args.cluster is None else args.memory}
+        common |= {"memory": None if shares_memory(args) else args.memory}
     entries = [ModelArguments(**common | parse_model(text)).entry(ModelEndpoints()) for text in named]
     for table in tables:
         types = get_type_hints(ModelArguments)
