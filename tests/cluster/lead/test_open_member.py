@@ -7,9 +7,8 @@ from typing import Any, ClassVar
 import pytest
 
 from pliant.cluster.control.messenger import Messenger
-from pliant.cluster.lead.open_member import find_local_address
 from pliant.cluster.net.key import new_key
-from pliant.cluster.net.zmq_sockets import SecureContext
+from pliant.cluster.net.zmq_sockets import SecureContext, find_local_address
 
 Connect = Callable[..., tuple[Any, Any]]
 

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from pliant.cluster.net.comm_zmq import ZmqComm
 from pliant.cluster.net.key import new_key
 from pliant.cluster.net.zmq_sockets import SecureContext, Waker, needs_ipv6, tcp, zmq
 from pliant.errors import ClusterError
@@ -55,12 +56,20 @@ def test_an_alarm_may_ring_often_and_after_its_end() -> None:
     waker.wake()
 
 
-@pytest.mark.parametrize("address", ["0.0.0.0:0", "*:0", "[::]:0"])
-def test_no_member_listens_at_every_address(address: str) -> None:
-    """Others are told where it listens, and nobody can call 0.0.0.0."""
-    wire = SecureContext(new_key(), 1024, stale_s=1.0)
-    with pytest.raises(ClusterError, match="listen at the one by which they reach it"):
-        wire.listen_or_close(zmq.ROUTER, address, 1)
+@pytest.mark.parametrize("address", ["0.0.0.0:0", "*:0"])
+def test_a_listener_at_every_address_tells_each_member_the_one_on_its_route(address: str) -> None:
+    """Nobody can connect to 0.0.0.0 of another device."""
+    with ZmqComm("a", new_key(), address) as comm:
+        port = comm.address.rpartition(":")[2]
+        assert comm.address_for("tcp://127.0.0.1:1234") == f"tcp://127.0.0.1:{port}"
+        assert comm.address_for("tcp://127.9.9.9:1234") == f"tcp://127.0.0.1:{port}"
+        assert comm.address_for("nowhere") == comm.address
+
+
+def test_a_listener_at_one_address_tells_that_one() -> None:
+    """Also where the route to the other starts at another of its addresses."""
+    with ZmqComm("a", new_key(), "127.0.0.1:0") as comm:
+        assert comm.address_for("tcp://10.0.0.2:1") == comm.address
 
 
 def test_nobody_listens_at_port_0() -> None:

@@ -100,6 +100,23 @@ def test_a_node_answers_over_its_workers_and_without_them(
     assert len(predicted) > n_predicted
 
 
+def test_a_primary_at_every_address_is_reached_at_those_that_its_workers_use(
+    key: Path, tiny_model: Callable[..., Path], tmp_path: Path
+) -> None:
+    """`0.0.0.0:29500` stands in the example of `pliant.open`; tensors go to an address that exists."""
+    model = str(tiny_model("bert"))
+    with Cluster("0.0.0.0:0", key=key, threads=1, shares="equal") as cluster:
+        port = cluster.address.rpartition(":")[2]
+        with workers(f"127.0.0.1:{port}", key, model, tmp_path):
+            cluster.wait(2, PATIENCE_S)
+            session = cluster.open(model)
+            reply = session(TEXT)
+            np.testing.assert_allclose(
+                reply.outputs["logits"], session.alone(TEXT).outputs["logits"], atol=TOLERANCE
+            )
+            assert len(reply.details.partitions[-1].participants) == 3
+
+
 def test_an_answer_that_shows_another_pace_waits_for_no_other_plan(
     key: Path, tiny_model: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

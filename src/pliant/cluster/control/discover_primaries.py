@@ -10,7 +10,8 @@ from hashlib import blake2b
 
 from pliant import multicast
 from pliant.cluster.net.key import Key
-from pliant.cluster.net.zmq_sockets import host_and_port
+from pliant.cluster.net.zmq_sockets import host_and_port, is_every_address
+from pliant.errors import ClusterError
 
 _SERVICE = "_pliant._tcp.local."
 
@@ -19,9 +20,14 @@ _SERVICE = "_pliant._tcp.local."
 def announce_primary(name: str, address: str, key: Key) -> Iterator[None]:
     """Announce `address` in its network, to workers that hold `key`, while the context is open.
 
-    Raises MulticastError if that network does not support multicast.
+    Raises MulticastError if that network does not support multicast, ClusterError for all addresses.
     """
     host, port = host_and_port(address)
+    if is_every_address(host):
+        raise ClusterError(
+            f"{host} is every address of this device, and one is announced: listen at the one by which "
+            "workers reach it, as in 10.77.0.1:29500."
+        )
     with multicast.announce_service(_SERVICE, name, [host], port, {"key": _fingerprint(key)}):
         yield
 

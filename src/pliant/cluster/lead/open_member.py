@@ -3,7 +3,6 @@
 Does not read the environment: keys, addresses and folders are arguments.
 """
 
-import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -33,7 +32,7 @@ from pliant.cluster.net.connect_members import (
     find_interface,
 )
 from pliant.cluster.net.key import Key
-from pliant.cluster.net.zmq_sockets import host_and_port, needs_ipv6
+from pliant.cluster.net.zmq_sockets import find_local_address, host_and_port
 from pliant.errors import ClusterError
 from pliant.ir.dilation import Dilation
 from pliant.kernels.emit.isa import host_isa
@@ -195,7 +194,10 @@ def open_primary(
     is_adaptive: bool = True,
     is_measuring: bool = True,
 ) -> Iterator[PrimaryMember]:
-    """Yield a primary that workers join at `listen`. Raises ClusterError if it cannot listen there."""
+    """Yield a primary that workers join at `listen`. Raises ClusterError if it cannot listen there.
+
+    A primary that listens at all its addresses (0.0.0.0) tells each worker the one on the route to it.
+    """
     later = _DeferredCallbacks()
     _, port = host_and_port(listen)
     if port and port in options.data_ports:
@@ -242,22 +244,6 @@ def open_primary(
             leads.append(RunLeader(primary, executor, planner))
             later.begin(primary.handle_message, primary.handle_lost_peer)
             yield PrimaryMember(primary, leads[0], planner, comm, messenger, machine.builder)
-
-
-def find_local_address(address: str) -> str:
-    """Return this device's own address on the route to `HOST:PORT`, in brackets for IPv6; sends nothing."""
-    host, port = host_and_port(address)
-    try:
-        family = socket.AF_INET6 if needs_ipv6(address) else socket.AF_INET
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect((host, port))
-            own = str(probe.getsockname()[0])
-    except (OSError, UnicodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "no name of a host"
-        raise ClusterError(
-            f"{address!r} cannot be reached: {reason}. Give the primary's HOST:PORT, and check the network."
-        ) from error
-    return f"[{own}]" if ":" in own else own
 
 
 @dataclass(slots=True)

@@ -73,19 +73,23 @@ class PlanDistribution:
         with self._news:
             self.number += 1
             plan = self.number
-        members, addresses = (self._name, *others), self.addresses(others)
+        members = self._name, *others
         rendezvous = self._connector.rendezvous(members)
-        order = PrepareRequest(
-            plan, source.identity, partition, coding, members, addresses, rendezvous, is_in_place
-        )
         for name in others:
-            self._send(name, order)
+            told = self.addresses(others, name)
+            self._send(
+                name,
+                PrepareRequest(
+                    plan, source.identity, partition, coding, members, told, rendezvous, is_in_place
+                ),
+            )
         if is_in_place:
             self._tell_to_forget((), but=others)
         runner = (self._builder.replace if is_in_place else self._builder.prepare)(source, partition)
         failure: ClusterError | None = None
         try:
-            self._connector.join(members, addresses, rendezvous, lambda: self._may_begin(plan, others))
+            reached = self.addresses(others)
+            self._connector.join(members, reached, rendezvous, lambda: self._may_begin(plan, others))
         except ClusterError as error:
             failure = error
         answers = self._await_ready(plan, others, failure)
@@ -108,14 +112,13 @@ class PlanDistribution:
         is_refused = any(isinstance(answer, PrepareFailure) for answer in self._answers.peek(plan))
         return not is_refused and all(map(self._monitor.is_here, others))
 
-    def addresses(self, others: Collection[str]) -> dict[str, str]:
-        """Return the data addresses of this member and the others."""
-        addresses = {self._name: self._connector.address} if self._connector.address else {}
-        for name in others:
-            member = self._monitor.get(name)
-            if member is not None and member.hello.data_address:
-                addresses[name] = member.hello.data_address
-        return addresses
+    def addresses(self, others: Collection[str], told: str | None = None) -> dict[str, str]:
+        """Return the data addresses of the others, and with `told`, of them, this member's for that one."""
+        known = {name: self._monitor.get(name) for name in others}
+        found = {name: m.hello.data_address for name, m in known.items() if m and m.hello.data_address}
+        if told in found:
+            found[self._name] = self._connector.address_for(found[told])
+        return found
 
     def is_held(self, held: ReadyPlan) -> bool:
         """Return whether all members still hold a plan: none has restarted, or lost this member, since."""

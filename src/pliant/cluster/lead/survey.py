@@ -38,14 +38,17 @@ def survey_links(primary: Primary, names: Collection[str]) -> dict[tuple[str, st
     epoch = primary.next_epoch()
     others = tuple(sorted(name for name in names if name != primary.name))
     members = primary.name, *others
-    addresses = primary.plans.addresses(others)
     rendezvous = primary.connector.rendezvous(members)
     for name in others:
-        primary.send(name, MeasureRequest(epoch, None, 0, members, addresses, rendezvous))
+        told = primary.plans.addresses(others, name)
+        primary.send(name, MeasureRequest(epoch, None, 0, members, told, rendezvous))
     found: dict[tuple[str, str], Link] = {}
     try:
         primary.connector.join(
-            members, addresses, rendezvous, lambda: all(map(primary.monitor.is_here, others))
+            members,
+            primary.plans.addresses(others),
+            rendezvous,
+            lambda: all(map(primary.monitor.is_here, others)),
         )
         found.update(measure_links(primary.comm, members, epoch))  # includes those measured before a failure
     except ClusterError as error:

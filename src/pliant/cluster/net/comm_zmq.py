@@ -4,6 +4,7 @@ Every member listens on one PULL socket and connects one PUSH socket to each pee
 into pieces, and each piece is passed to ZeroMQ without another copy; measured on loopback (bench/comm.py).
 """
 
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from time import monotonic
@@ -15,7 +16,17 @@ from pliant.cluster.net.frame import FRAME_LIMIT_BYTES, BadFrame, PayloadPiece, 
 from pliant.cluster.net.key import Key
 from pliant.cluster.net.mailbox import DataMessage, Mailbox
 from pliant.cluster.net.mailbox_comm import MailboxComm
-from pliant.cluster.net.zmq_sockets import CONNECTED, SecureContext, Socket, Waker, event, zmq
+from pliant.cluster.net.zmq_sockets import (
+    CONNECTED,
+    SecureContext,
+    Socket,
+    Waker,
+    event,
+    find_local_address,
+    host_and_port,
+    is_every_address,
+    zmq,
+)
 from pliant.errors import ClusterError, PeerLostError, PeerProtocolError
 
 _QUEUED = 32  # frames queued per connection before `send` blocks: bounds the memory used for a stopped peer
@@ -55,6 +66,19 @@ class ZmqComm(MailboxComm):
         self.n_refused = 0  # malformed messages without a sender's name
         self._reader = Thread(target=self._read, name=f"pliant-comm-{name}", daemon=True)
         self._reader.start()
+
+    def address_for(self, other: str) -> str:
+        """Return where the member with the address `other` reaches this one.
+
+        That is `address`, or if this member listens at all its addresses, the one on the route to `other`;
+        an address without a route is left to the connection, which excludes that member.
+        """
+        host, port = host_and_port(self.address)
+        if not is_every_address(host):
+            return self.address
+        with suppress(ClusterError):
+            return f"tcp://{find_local_address(other)}:{port}"
+        return self.address
 
     def connect(self, peer: str, address: str) -> None:
         """Connect to `peer` at `address`, or reconnect to a lost peer; does not block.

@@ -27,6 +27,9 @@ class MemberConnector(Protocol):
     def address(self) -> str:
         """The address of this member's data connection; it changes when a member restarts."""
 
+    def address_for(self, other: str) -> str:
+        """The address at which the member whose own is `other` reaches this one."""
+
     def rendezvous(self, members: Sequence[str]) -> str:
         """On the primary: where `members`, itself first, meet; empty if no meeting is needed."""
 
@@ -48,6 +51,9 @@ class NullConnector:
     """Members that are connected from the start, as in one process."""
 
     address = ""
+
+    def address_for(self, other: str) -> str:
+        return ""
 
     def rendezvous(self, members: Sequence[str]) -> str:
         return ""
@@ -72,6 +78,9 @@ class AddressConnector:
     @property
     def address(self) -> str:
         return self._comm.address
+
+    def address_for(self, other: str) -> str:
+        return self._comm.address_for(other)
 
     def rendezvous(self, members: Sequence[str]) -> str:
         return ""
@@ -103,6 +112,9 @@ class GroupConnector:
     def address(self) -> str:
         """Identifies this process among successive ones on the same device; no socket listens there."""
         return f"{self._host}/{os.getpid()}"
+
+    def address_for(self, other: str) -> str:
+        return self.address
 
     def rendezvous(self, members: Sequence[str]) -> str:
         if len(members) < 2 or self._comm.reaches(members):

@@ -33,7 +33,7 @@ _HANDSHAKE_LIMIT_MS = 5_000
 _RETRY_MS = 50
 _RETRY_LIMIT_MS = 1_000
 _LINGER_MS = 1_000
-_ANY = ("*", "0.0.0.0", "::")
+_EVERY = ("*", "0.0.0.0", "::")
 
 
 class SecureContext:
@@ -55,14 +55,9 @@ class SecureContext:
     def listen(self, kind: int, address: str, n_queued: int) -> tuple[Socket, str]:
         """Return a socket bound to `address` (port 0 picks a free port), and its actual address.
 
-        Raises ClusterError if binding fails, or if other devices could not connect to the address.
+        Raises ClusterError if binding fails.
         """
         host, port = host_and_port(address)
-        if host in _ANY:
-            raise ClusterError(
-                f"{host} is every address of this device, and the others must be told one: listen at the "
-                "one by which they reach it, as in 10.77.0.1:29500."
-            )
         socket = self._socket(kind, n_queued, is_ipv6=":" in host)
         socket.curve_server = True
         socket.zap_domain = _DOMAIN
@@ -165,6 +160,27 @@ def host_and_port(address: str) -> tuple[str, int]:
             f"{address!r} is not an address: write HOST:PORT, as in 10.77.0.1:29500 or [fd00::1]:29500."
         )
     return bare, int(port)
+
+
+def is_every_address(host: str) -> bool:
+    """Return whether `host` means all addresses of a device, where it may listen but nobody can connect."""
+    return host in _EVERY
+
+
+def find_local_address(address: str) -> str:
+    """Return this device's own address on the route to `HOST:PORT`, in brackets for IPv6; sends nothing."""
+    host, port = host_and_port(address)
+    try:
+        family = sockets.AF_INET6 if needs_ipv6(address) else sockets.AF_INET
+        with sockets.socket(family, sockets.SOCK_DGRAM) as probe:
+            probe.connect((host, port))
+            own = str(probe.getsockname()[0])
+    except (OSError, UnicodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "no name of a host"
+        raise ClusterError(
+            f"{address!r} cannot be reached: {reason}. Give the primary's HOST:PORT, and check the network."
+        ) from error
+    return f"[{own}]" if ":" in own else own
 
 
 def needs_ipv6(address: str) -> bool:
