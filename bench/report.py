@@ -15,6 +15,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from pliant.kernels.emit.isa import host_isa
+
 ROOT = Path(__file__).resolve().parent.parent
 _COMPILER = ("kernels", "compiler", "models", "run")
 _MEASURES = {
@@ -176,14 +178,15 @@ def interleaved(
 
 
 def machine() -> str:
-    """CPU model, cores and system, in one line."""
+    """CPU model, cores, the row of kernels that runs natively with its features, and system, in one line."""
     model = platform.processor() or platform.machine()
     for line in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else ():
         if line.startswith("model name"):
             model = line.partition(":")[2].strip()
             break
-    features = _cpu_flags()
-    return f"{model}, {os.cpu_count()} cores, {features}, {platform.system()} {platform.machine()}"
+    isa = host_isa()
+    row = f"{isa.name}{isa.features}".replace(",", "")
+    return f"{model}, {os.cpu_count()} cores, kernels of {row}, {platform.system()} {platform.machine()}"
 
 
 def commit() -> str:
@@ -197,13 +200,6 @@ def commit() -> str:
 def _argument(word: str) -> str:
     """The argument as given; the path of a folder on this machine is omitted."""
     return "DIR" if Path(word).is_absolute() else word
-
-
-def _cpu_flags() -> str:
-    info = Path("/proc/cpuinfo")
-    flags = set(info.read_text().split()) if info.exists() else set()
-    known = [f for f in ("avx512f", "avx512_vnni", "avx2", "fma") if f in flags]
-    return "+".join(known) or "baseline"
 
 
 def _cell(value: object) -> str:

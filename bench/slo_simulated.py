@@ -25,7 +25,6 @@ from research.simulate_fleet import simulate_fleet
 from slo_lab import FOLDER, scenario_of
 
 WORLDS = ("commuter", "office", "rush", "crowd", "neighbours", "drift")
-_OTHERS = range(201, 221)
 _MAX_WORDS = 64
 _SMALL = 1e-9
 
@@ -42,10 +41,10 @@ class Outcome:
 
 def main() -> None:
     told = options(__doc__ or "")
-    tuning = read_seeds(FOLDER / "seeds.toml").tuning
-    groups: dict[str, Sequence[int]] = {"tuning": tuning[:1] if told.quick else tuning}
+    seeds = read_seeds(FOLDER / "seeds.toml")
+    groups: dict[str, Sequence[int]] = {"tuning": seeds.tuning[:1] if told.quick else seeds.tuning}
     if not told.quick:
-        groups["twenty other"] = _OTHERS
+        groups["twenty other"] = seeds.simulated
     every = [seed for group in groups.values() for seed in group]
     report = Report("slo_simulated", f"6 worlds, {len(every)} seeds, works and ways that vary by 5 %", told)
     for name, chosen in groups.items():

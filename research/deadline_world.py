@@ -117,13 +117,14 @@ class World(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Seeds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The seeds for tuning settings, and the held-out seeds that are run once afterwards."""
+    """The seeds for tuning settings, held-out seeds that none is chosen by, and those of simulations."""
 
     tuning: tuple[int, ...]
     held_out: tuple[int, ...]
+    simulated: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        if set(self.tuning) & set(self.held_out):
+        if set(self.tuning) & {*self.held_out, *self.simulated}:
             raise ValueError("a seed that was tuned with is not held out")
 
 
