@@ -10,11 +10,11 @@ from pliant.kernels.runtime.compile_child import compile_assembly
 from tests.guards.generators import ROWS, cases
 
 _HOT = re.compile(
-    r"gemm( int8| bytes| bf16| split)?|matmul (None|split|of [46] bits)"
+    r"gemm( int8| bytes| bf16| split)?|matmul (None|split|of \d bits|of .*)"
     r"|matmul integer (words|bytes)( float None)?"
-    r"|attention 32|(depthwise |winograd |quantized )?conv_(nhwc_nhwc|nchw_nchw|u8_i8_i32)"
+    r"|attention \d+( of texts| and \d+)?|(depthwise |winograd |quantized )?conv_(n\w+_n\w+|u8_i8_i32)"
     r"|grouped.*|points.*|planes.*|conv_(split|bf16)_.*|conv weights split"
-    r"|(lstm|gru|rnn)_(sigmoid_tanh_tanh|sigmoid_tanh|tanh)"
+    r"|(lstm|gru|rnn)_\w+"
 )
 """Generators with a register tile; the same tile under other epilogues is searched once."""
 
@@ -24,7 +24,7 @@ _FUNCTION = re.compile(r"^(\w+):")
 _CALL = re.compile(r"^\s+(?:callq?|blr?)\s")
 _ON_STACK = {
     "x86": re.compile(r"^\s+(?!v?movs[sd]\s)\S+\s.*(?:%[xyz]mm\d+.*\(%rsp\)|\(%rsp\).*%[xyz]mm\d+)"),
-    "neon": re.compile(r"^\s+(?:ld|st)\w+\s+q\d+,.*\[sp"),
+    "neon": re.compile(r"^\s+(?:ld|st)\w+\s+[qd]\d+,.*\[sp"),
 }
 
 
