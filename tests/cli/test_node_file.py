@@ -274,6 +274,17 @@ def test_a_hangup_changes_the_models_or_nothing(tmp_path: Path, caplog: pytest.L
         assert gone.status_code == 404
 
 
+def test_a_file_with_no_compute_workers_is_refused(tmp_path: Path, cli: Callable[..., Result]) -> None:
+    """It became the default without a word; on the command line it is an error."""
+    broken = tmp_path / "broken.onnx"  # so that a node that takes the option ends as well
+    broken.write_bytes(b"no model")
+    text = f'listen = "127.0.0.1:0"\ncompute-workers = 0\n[[model]]\nsource = "{broken}"\n'
+    given = written(tmp_path, text)
+    result = cli("node", "--config", given.config)
+    assert result.exit_code != 0
+    assert "the number of compute workers is 0; give 1 or more" in result.output
+
+
 def test_a_hangup_finds_its_models_beside_the_event_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -181,7 +181,7 @@ class NodeArguments:
         typer.Option(
             help="Number of batches that run at the same time, each on its part of the threads.",
             min=1,
-            show_default="one for each thread, up to 4 threads; else 1",
+            show_default="one for each thread, up to 4 threads; else 2 to 4",
         ),
     ] = None
     settle: Annotated[
@@ -260,7 +260,6 @@ def node(args: NodeArguments) -> None:
         reload_models,
         shares_memory,
     )
-    from pliant.serve.answers.admission import MOST_WORKERS
     from pliant.serve.node.node_controls import NodeControls
     from pliant.serve.node.power import read_radio
     from pliant.serve.repository.front_node import FrontNode
@@ -289,7 +288,7 @@ def node(args: NodeArguments) -> None:
         discovers=args.discover,
         address=args.address,
         queue=args.queue,
-        compute_workers=args.compute_workers or MOST_WORKERS,
+        compute_workers=args.compute_workers,
         page_texts=args.page_texts,
         settle_s=parse_seconds(args.settle),
         terms=Terms(

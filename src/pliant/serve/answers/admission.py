@@ -30,7 +30,7 @@ from pliant.serve.batching.return_delay import ReturnDelay
 
 T = TypeVar("T")
 MOST_WORKERS = 16
-"""Upper limit of workers; by default an endpoint uses as many as it can run concurrently."""
+"""Upper limit of workers by default; an endpoint uses as many as it can run concurrently."""
 
 
 @final
@@ -48,17 +48,17 @@ class Admission:
     """
 
     def __init__(
-        self, queue: int, clock: Callable[[], float] = time.monotonic, n_workers: int = MOST_WORKERS
+        self, queue: int, clock: Callable[[], float] = time.monotonic, n_workers: int | None = None
     ) -> None:
         if queue < 0:
             raise InputError(f"the queue is {queue}; give 0 or more.")
-        if n_workers < 1:
-            raise InputError(f"the number of workers is {n_workers}; give 1 or more.")
+        self.n_workers = MOST_WORKERS if n_workers is None else n_workers
+        if self.n_workers < 1:
+            raise InputError(f"the number of compute workers is {n_workers}; give 1 or more.")
         self._clock, self.queue = clock, queue
         self.return_delay = ReturnDelay(clock)
         self._items: dict[WorkItem, None] = {}
         self._lock = threading.RLock()  # reentrant: a refusal reads the backlog
-        self.n_workers = n_workers
         self._waiting: dict[WorkItem, None] = {}  # guarded by the lock, as all fields below
         self._ahead: deque[Callable[[], None]] = deque()
         self._n_awake = 0
@@ -66,7 +66,7 @@ class Admission:
         self._runs: list[BatchRun] = []
         self._fair_s = -inf
         self._single = CallableWorker()
-        self._pool = ThreadPoolExecutor(n_workers, "pliant-compute")
+        self._pool = ThreadPoolExecutor(self.n_workers, "pliant-compute")
 
     @property
     def n_waiting(self) -> int:

@@ -50,7 +50,7 @@ from pliant.serve.access.security import (
     check_exposure,
     warn_unencrypted,
 )
-from pliant.serve.answers.admission import MOST_WORKERS, Admission
+from pliant.serve.answers.admission import Admission
 from pliant.serve.answers.answer_energy import AnswerEnergy
 from pliant.serve.answers.metrics import Metrics
 from pliant.serve.http.body_reader import BodyReader
@@ -81,7 +81,6 @@ class NodeOptions:
 
     `address` is the URL at which other nodes call it, by default its listening address; `grpc` is the address
     of the gRPC server, if any.
-
     `settle_s` is how long it still accepts requests after SIGTERM while it reports not ready. `learn_s` is
     the time to measure samples before it starts; `prior` is a curve known without that.
 
@@ -90,11 +89,11 @@ class NodeOptions:
     when they change. `rates` limit each client, and `callbacks` are the allowed callback addresses of
     downstream nodes.
 
-    `compute_workers` run batches concurrently, at most as many as the model allows. `terms` are the defaults
-    of requests that start here. With `is_announced`, nodes can discover this one by multicast DNS; with
-    `discovers`, announced nodes become upstreams. `page_texts` shows the texts of requests to all viewers of
-    the page. `objective` is the routing objective of requests that start here; joules count by `energy` and
-    `radio` (eq. 8 and 9). `tracer` creates spans; by default it is OpenTelemetry's global one.
+    `compute_workers` run batches concurrently, at most as many as the model allows; None is its default.
+    `terms` are the defaults of requests that start here. With `is_announced`, nodes can discover this one by
+    multicast DNS; with `discovers`, announced nodes become upstreams. `page_texts` shows texts to all viewers
+    of the page. `objective` is the routing objective of requests that start here; joules count by `energy`
+    and `radio` (eq. 8 and 9). `tracer` creates spans, by default those of OpenTelemetry.
     """
 
     listen: ListenAddress = field(default_factory=lambda: ListenAddress("127.0.0.1", 0))
@@ -114,7 +113,7 @@ class NodeOptions:
     is_insecure: bool = False
     rates: ClientRates = field(default_factory=ClientRates)
     queue: int = 64
-    compute_workers: int = MOST_WORKERS
+    compute_workers: int | None = None
     page_texts: bool = False
     settle_s: float = 5.0
     limits: Limits = field(default_factory=Limits)
