@@ -1,6 +1,7 @@
 """Requests that wait at a real node run together, and each gets its own answer, whatever the others do."""
 
 import socket
+import threading
 from collections.abc import Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -157,9 +158,9 @@ def encoder_texts() -> list[np.ndarray]:
     return [rng.standard_normal((1, int(n), 8)).astype(np.float32) for n in rng.integers(1, 65, 96)]
 
 
-def _prepared() -> OnnxSession:
-    """A model whose batches run on two workers, made ready before a node serves."""
-    session = compile(ENCODER, threads=2)
+def _prepared(threads: int = 2) -> OnnxSession:
+    """A model whose batches run on workers, made ready before a node serves."""
+    session = compile(ENCODER, threads=threads)
     session.answer(session.request(session.sample(3)))
     assert session.prepare_together(64)
     return session
@@ -188,15 +189,48 @@ def _check_encoder(texts: Sequence[np.ndarray], answers: Sequence[httpx.Response
     return n
 
 
-@pytest.mark.parametrize("n_workers", [1, 4])
+@pytest.mark.parametrize(
+    ("n_threads", "n_workers", "n_beside"), [(2, 1, 1), (2, 4, 2), (6, None, 3), (6, 2, 2)]
+)
 def test_a_model_from_onnx_answers_64_clients_as_it_answers_one(
-    encoder_texts: list[np.ndarray], n_workers: int
+    encoder_texts: list[np.ndarray], n_threads: int, n_workers: int | None, n_beside: int
 ) -> None:
     """Real batches of texts of several lengths, in turns or beside each other."""
-    session = _prepared()
+    session = _prepared(n_threads)
     with running(session, compute_workers=n_workers) as run, ThreadPoolExecutor(64) as clients:
         found = list(clients.map(lambda x: _ask_encoder(run, session.name, x), encoder_texts))
+        assert session.most_beside == n_beside
     assert _check_encoder(encoder_texts, found) == len(encoder_texts)
+
+
+def test_a_model_with_a_memory_limit_runs_batches_within_it(encoder_texts: list[np.ndarray]) -> None:
+    """`pliant node model.onnx --memory`: one request at a time would be the slowest choice under load."""
+    limit, session = 1_000_000, compile(ENCODER, threads=2, memory=1_000_000)
+    with running(session, learn_s=2.0) as run, ThreadPoolExecutor(64) as clients:
+        node, answer, begun, gate = run.node, session.answer, threading.Event(), threading.Event()
+        assert node is not None
+
+        def held(request: Request) -> Reply[None]:
+            begun.set()
+            gate.wait(PATIENCE_S)
+            return answer(request)
+
+        session.answer = held  # type: ignore[method-assign]
+        asked = [clients.submit(_ask_encoder, run, session.name, encoder_texts[0])]
+        assert begun.wait(PATIENCE_S)
+        asked += [clients.submit(_ask_encoder, run, session.name, x) for x in encoder_texts[1:64]]
+        until(lambda: node.local.n_waiting == 63)
+        gate.set()
+        found = [one.result() for one in asked]
+        lines = httpx.get(f"{run.url}/metrics").text.splitlines()
+        assert session.memory.measured_bytes <= session.memory.predicted_bytes <= limit
+    n, n_batches = (
+        sum(float(line.split()[-1]) for line in lines if line.startswith(f"pliant_batch_size_{name}"))
+        for name in ("sum", "count")
+    )
+    assert n == len(found)
+    assert n_batches < n
+    assert _check_encoder(encoder_texts[:64], found) == len(found)
 
 
 def test_a_model_is_unloaded_while_two_workers_run_it(encoder_texts: list[np.ndarray]) -> None:

@@ -32,8 +32,8 @@ def _feeds(length: int, seed: int) -> dict[str, np.ndarray]:
     return {"x": x, "mask": np.ones((1, length), np.float32)}
 
 
-def _opened(model: Any, **options: Any) -> Any:
-    session = compile(model, threads=2, **options)
+def _opened(model: Any, threads: int = 2, **options: Any) -> Any:
+    session = compile(model, threads=threads, **options)
     session.answer(session.request(session.sample(3)))  # what a node learns first
     return session
 
@@ -77,6 +77,25 @@ def test_batches_beside_each_other_are_answered_as_each_alone(model: Any) -> Non
             np.testing.assert_allclose(reply.outputs[y], wanted, rtol=1e-4, atol=1e-4)
     (part,) = [part for part in session.memory.parts if part.name == "parallel runs"]
     assert part.measured_bytes > 0
+
+
+def test_workers_share_more_threads_than_four() -> None:
+    """Six threads are three workers of two, or as many as the user wants; answers are those of each alone."""
+    session, alone = _opened(ENCODER, threads=6), compile(ENCODER, threads=1)
+    assert session.prepare_together(60)
+    for n_workers, wanted in ((None, 3), (1, 1), (2, 2), (6, 6), (7, 6)):
+        session.divide_threads(n_workers)
+        assert session.most_beside == wanted
+        feeds = [_feeds(n, n) for n in (5, 60, 33)]
+        requests = [session.request(one) for one in feeds]
+        with ThreadPoolExecutor(4) as threads:
+            found = list(threads.map(session.answers_beside, [requests] * 8))
+        for replies in found:
+            for one, reply in zip(feeds, replies, strict=True):
+                y = alone.run(one)["y"]
+                np.testing.assert_allclose(reply.outputs["y"], y, rtol=1e-4, atol=1e-4)
+    session.close()
+    assert session.memory.parts[-1].measured_bytes == 0
 
 
 def test_a_session_that_is_closed_meanwhile_answers_what_has_begun() -> None:
@@ -163,10 +182,34 @@ def test_requests_of_several_rows_run_alone() -> None:
     assert session.together(session.request(rows)) is None
 
 
-def test_a_bound_of_memory_is_kept_by_requests_alone() -> None:
-    """Batches take larger activations."""
-    session = _opened(ENCODER, memory="64MB")
-    assert not session.prepare_together(5)
+@pytest.mark.filterwarnings(
+    "ignore:.*is compiled again:UserWarning"
+)  # the least limit has room for one image
+@pytest.mark.parametrize("model", [ENCODER, MASKED], ids=["packed", "padded"])
+def test_batches_keep_a_memory_limit(model: Any) -> None:
+    """As many texts run together as there is room for, one batch after another; each is answered as alone."""
+    alone, found = compile(model, threads=1), []
+    with _opened(model, memory="64MB") as session:
+        session.run(_feeds(64, 0))
+        least = session.memory.predicted_bytes
+    rng = np.random.default_rng(0)
+    for limit in (least, *(least + n * 30_000 for n in range(1, 12))):
+        with _opened(model, memory=limit) as session:
+            session.run(_feeds(64, 0))
+            if not session.prepare_together(64):
+                assert session.together(session.request(_feeds(60, 0))) is None
+            assert session.most_beside == 1
+            feeds = [_feeds(int(length), i) for i, length in enumerate(rng.integers(1, 65, 11))]
+            replies = session.answers([session.request(one) for one in feeds])
+            for one, reply in zip(feeds, replies, strict=True):
+                for y, wanted in alone.run(one).items():
+                    np.testing.assert_allclose(reply.outputs[y], wanted, rtol=1e-4, atol=1e-4)
+            assert session.memory.predicted_bytes <= limit
+            assert session.memory.measured_bytes <= limit
+            found.append((session.most_together, session.most_items_together))
+    assert found == sorted(found)
+    assert {n for n, _ in found} == {1, 2, 4, 8}
+    assert found[-1] == (MOST, MOST * 64)
 
 
 def test_rows_of_images_run_together() -> None:

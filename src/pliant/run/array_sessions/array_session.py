@@ -3,7 +3,7 @@
 import time
 from abc import abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
-from math import prod
+from math import inf, prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,10 +35,6 @@ if TYPE_CHECKING:
     from pliant.run.session.call_profile import Profile
 
 _MOST_ITEMS = 4096
-_MOST_BESIDE = 4
-"""Up to this many threads, each thread runs batches of its own. With more threads, a batch on one thread
-takes too long compared with all threads.
-"""
 
 
 class ArraySession(Session[None]):
@@ -193,7 +189,7 @@ class ArraySession(Session[None]):
 
     def answers_beside(self, requests: Sequence[Request]) -> list[Reply[None]]:
         batcher = self._batcher
-        if batcher is None:
+        if batcher is None or self.most_beside < 2:
             return super().answers_beside(requests)
         items, start_s = self._requested_items(requests), self._clock()
         with self._turns.lock:
@@ -205,11 +201,6 @@ class ArraySession(Session[None]):
         return self._replies(requests, answers, start_s, waited_s)
 
     @property
-    def most_beside(self) -> int:
-        n_threads = self._pool.n_threads
-        return 1 if self._batcher is None or n_threads > _MOST_BESIDE else n_threads
-
-    @property
     def pace_beside(self) -> float:
         return 1.0 if self._batcher is None else self._batcher.pace_beside
 
@@ -219,7 +210,11 @@ class ArraySession(Session[None]):
 
     @property
     def most_together_beside(self) -> int:
-        return 1 if self._batcher is None else self._batcher.max_requests_per_thread
+        return 1 if self._batcher is None else self._batcher.max_requests_beside
+
+    @property
+    def most_items_together(self) -> float:
+        return inf if self._batcher is None else self._batcher.max_items
 
     def prepare_together(self, length: int) -> bool:
         batcher, longest = self._batcher, self._item(0, self.sample(length))
@@ -232,7 +227,7 @@ class ArraySession(Session[None]):
 
         with self._turns.lock:
             self._check_open()
-            return batcher.prepare(size, samples, self._run_functions, self._clock)
+            return batcher.prepare(size, samples, self._run_functions, self._clock, self.most_beside > 1)
 
     def sample(self, length: int) -> dict[str, np.ndarray]:
         """Ones; the last open dimension of each input is `length`, and equal names have equal sizes.

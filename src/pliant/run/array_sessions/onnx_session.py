@@ -5,7 +5,6 @@ accepts it (run/graph/symbolic_forms.py), or else compiled; so is each new value
 depend on.
 """
 
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
@@ -32,7 +31,7 @@ from pliant.plan.precision import PrecisionChoice
 from pliant.profile.system_memory import machine_bytes
 from pliant.run.arena import Arena
 from pliant.run.array_sessions.array_session import ArraySession, array_shapes
-from pliant.run.array_sessions.evictions import Evictions
+from pliant.run.array_sessions.kept_images import KeptImages, is_bound
 from pliant.run.batches.feed_batcher import BatchItem, FeedBatcher, RunFunctions
 from pliant.run.batches.packed_texts import make_packed_texts
 from pliant.run.batches.padding import Padding
@@ -40,9 +39,9 @@ from pliant.run.batches.parallel_runs import ParallelRuns
 from pliant.run.batches.request_batcher import RequestBatcher
 from pliant.run.batches.token_feed import IS_TOKEN
 from pliant.run.graph.array_stage import AllTensors, Tensors
-from pliant.run.graph.graph_runner import GRAPH, GraphRunner, one_stage_runner
-from pliant.run.graph.lowering import LoweredGraph, Lowering
-from pliant.run.graph.model_binder import BindingKey, ModelBinder
+from pliant.run.graph.graph_runner import GraphRunner, one_stage_runner
+from pliant.run.graph.lowering import Lowering
+from pliant.run.graph.model_binder import ModelBinder
 from pliant.run.graph.model_options import ModelOptions
 from pliant.run.graph.open_graph import GraphOpener, check_memory, packed_bytes
 from pliant.run.graph.schedule_graph import ScheduleReport
@@ -54,7 +53,6 @@ from pliant.run.memory_use import MemoryUse
 from pliant.run.packed_weights import SharedWeights
 from pliant.run.session.feeds import FeedsLike, convert_feeds
 from pliant.run.session.ports import Feeds, Shapes, describe_session, fix_dims, shapes_of, symbols, whole_dims
-from pliant.run.weight_sizes import combined
 from pliant.settings import cache_folder
 
 if TYPE_CHECKING:
@@ -103,15 +101,15 @@ class OnnxSession(ArraySession):
         self._has_parts: bool | None = len(self._tensors) < len(inputs) or None  # None: unknown yet
         self._lowering = Lowering(name, options, pool, library, model.drop_pages, self._weights.own, target)
         self.schedule: ScheduleReport | None = None
-        self._images: OrderedDict[BindingKey, GraphRunner] = OrderedDict()
         self._latest: tuple[Shapes, GraphRunner] | None = None  # last image, if chosen by shapes
         self._padding = Padding(options.buckets, self._tensors, self.outputs)
         self._feed_batcher = FeedBatcher(options.buckets, self._padding, inputs, outputs, pool.n_threads)
         self._parallel = ParallelRuns(pool.n_threads, library)
-        self._request_batcher = RequestBatcher(self._tensors, self.outputs, pool.n_threads)
+        is_bounded = options.memory_bytes is not None
+        self._request_batcher = RequestBatcher(self._tensors, self.outputs, pool.n_threads, is_bounded)
         n_sizes = prod(map(len, options.buckets.sizes.values()))
-        self._most_images = max(options.images, n_sizes * (self._feed_batcher.n_images if n_sizes > 1 else 1))
-        self._evictions = Evictions(self._most_images)
+        most = max(options.images, n_sizes * (self._feed_batcher.n_images if n_sizes > 1 else 1))
+        self._images = KeptImages(most, options.memory_bytes, model.source)
         if ahead and all(port.is_static for port in self.inputs):
             self._compile_ahead()
 
@@ -186,8 +184,17 @@ class OnnxSession(ArraySession):
             self._weights, self._arena = SharedWeights(), Arena()
             self._forms, self._steps = SymbolicForms(), []
 
+    @property
+    def most_beside(self) -> int:
+        is_bounded = self._options.memory_bytes is not None  # each worker has an arena of its own
+        return 1 if self._batcher is None or is_bounded else self._parallel.n_workers
+
+    def divide_threads(self, n_workers: int | None) -> None:
+        with self._turns.lock:
+            self._parallel.divide(n_workers)
+
     def _runners(self) -> Sequence[GraphRunner]:
-        every = chain.from_iterable(map(nested_runners, list(self._images.values())))  # others may compile
+        every = chain.from_iterable(map(nested_runners, self._images.images))
         return tuple({id(runner): runner for runner in every}.values())
 
     def _runner(self, feeds: AllTensors) -> tuple[GraphRunner, AllTensors]:
@@ -232,15 +239,14 @@ class OnnxSession(ArraySession):
 
     @property
     def _batcher(self) -> RequestBatcher | None:
-        is_bounded = self._options.memory_bytes is not None
-        if is_bounded or self._has_parts is not False or self._options.buckets.sizes or self._binder.by_value:
+        if self._has_parts is not False or self._options.buckets.sizes or self._binder.by_value:
             return None
         return self._request_batcher
 
     @property
     def _run_functions(self) -> RunFunctions:
         return RunFunctions(
-            self._run_single, self._run_exact, self._run_parallel, self._begin_run, self._run_uncached
+            self._run_single, self._run_batch, self._run_parallel, self._begin_run, self._run_uncached
         )
 
     def _is_in_parts(self, feeds: AllTensors) -> bool:
@@ -252,6 +258,9 @@ class OnnxSession(ArraySession):
 
     def _run_single(self, feeds: AllTensors) -> Tensors:
         return self._answer(feeds, None, array_shapes(feeds))
+
+    def _run_batch(self, feeds: AllTensors) -> Tensors:
+        return self._image_of(feeds, is_batch=True).walk(feeds, None)
 
     def _run_parallel(self, batches: Sequence[Feeds]) -> list[Tensors]:
         results = self._parallel.run([(self._image_of(feeds), feeds) for feeds in batches])
@@ -283,36 +292,30 @@ class OnnxSession(ArraySession):
             self._trim()
         return results
 
-    def _image_of(self, feeds: AllTensors) -> GraphRunner:
-        return self._image(array_shapes(feeds), feeds)
+    def _image_of(self, feeds: AllTensors, is_batch: bool = False) -> GraphRunner:
+        return self._image(array_shapes(feeds), feeds, is_batch)
 
-    def _image(self, shapes: Shapes, feeds: AllTensors) -> GraphRunner:
-        """The image for these shapes, compiled now if they are new."""
+    def _image(self, shapes: Shapes, feeds: AllTensors, is_batch: bool = False) -> GraphRunner:
+        """The image for these shapes, compiled now if they are new.
+
+        Raises BudgetError for a batch that does not fit beside the kept images.
+        """
         self._latest = None
         key = self._binder.key(shapes, feeds)
         image = self._images.get(key)
         if image is None:
-            image = self._compile(shapes, feeds)
+            image = self._compile(shapes, feeds, is_batch)
             # Compiling may have found more inputs that shapes depend on.
             key = self._binder.key(shapes, feeds)
-            self._images[key] = image
-            self._evict(key)
-            self._evictions.warn(key, self._model.source)
-        self._images.move_to_end(key)
+            evicted = self._images.add(key, image, self._request_batcher.n_images)
+            if evicted is not None:
+                self._free(evicted)
         return image
 
-    def _evict(self, newest: BindingKey) -> None:
-        """Evict an image if there are too many; first one that can be bound again without compiling."""
-        if len(self._images) <= self._most_images + self._request_batcher.n_images:
-            return
-        bound = (key for key, image in self._images.items() if key != newest and _is_bound(image))
-        evicted = next(bound, None)
-        if evicted is None:
-            evicted = next(iter(self._images))
-            self._evictions.add(evicted)
-        image = self._images.pop(evicted)
-        is_largest = all(kept.arena_bytes < image.arena_bytes for kept in self._images.values())
-        if _is_bound(image) and not is_largest:
+    def _free(self, image: GraphRunner) -> None:
+        """Free the memory of an evicted image."""
+        is_largest = all(kept.arena_bytes < image.arena_bytes for kept in self._images.images)
+        if is_bound(image) and not is_largest:
             self._parallel.drop(image)  # its weights belong to its form
         else:
             self._trim()
@@ -324,7 +327,7 @@ class OnnxSession(ArraySession):
         runners, forms = self._runners(), self._forms.forms
         self._weights.keep([*(kept.weights for kept in runners), *(form.weights for form in forms)])
 
-    def _compile(self, shapes: Shapes, feeds: AllTensors) -> GraphRunner:
+    def _compile(self, shapes: Shapes, feeds: AllTensors, is_batch: bool = False) -> GraphRunner:
         self._latest = None
         self._model.check_same()
         own = {x: shape for x, shape in shapes.items() if x != IS_TOKEN}
@@ -344,7 +347,8 @@ class OnnxSession(ArraySession):
         lowered = self._lowering.lower(part.graph, texts)
         self.schedule = lowered.scheduled.report
         check_memory(lowered.image, packed_bytes(lowered.image), self._model.source)
-        self._make_room(lowered)
+        if self._images.make_room(lowered, is_batch):
+            self._trim()
         return self._opener.open(lowered, make_packed_texts(lowered.image, texts))
 
     def _in_parts(self, shapes: Shapes) -> tuple[Types, Mapping[str, Port]]:
@@ -378,23 +382,7 @@ class OnnxSession(ArraySession):
     def _open_dims(self) -> dict[str, tuple[str | None, ...]]:
         return {port.name: symbols(port) for port in self.inputs}
 
-    def _make_room(self, lowered: LoweredGraph) -> None:
-        """Evict the least recently used images until the new one, which fits alone, fits beside the rest."""
-        most = self._options.memory_bytes
-        while most is not None and self._images and self._bytes_with(lowered) > most:
-            evicted, _ = self._images.popitem(last=False)
-            self._evictions.add(evicted)
-            self._trim()
-
-    def _bytes_with(self, lowered: LoweredGraph) -> int:
-        sizes = combined([lowered.sizes, *(kept.sizes for kept in self._images.values())])
-        return sizes.n_bytes + max(self.arena_bytes, lowered.image.arena_bytes)
-
     def _compile_ahead(self) -> None:
         shapes = {port.name: tuple(d for d in port.dims or () if isinstance(d, int)) for port in self.inputs}
         with suppress(MissingValueError):  # known when it is fed
             self._image(shapes, {})
-
-
-def _is_bound(image: GraphRunner) -> bool:
-    return isinstance(image.stages.get(GRAPH), SizedStage)

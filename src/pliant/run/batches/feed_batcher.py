@@ -101,8 +101,13 @@ class FeedBatcher:
 
     @property
     def can_batch(self) -> bool:
-        """Whether feeds may run together: the inputs allow it, and no comparison has failed."""
-        return self._rows is not None
+        """Whether feeds may run together: inputs and memory allow it, and no comparison has failed."""
+        return self.max_rows > 1
+
+    @property
+    def max_rows(self) -> int:
+        """The most rows of a batch; 1 if feeds run alone."""
+        return 1 if self._rows is None else max(self._counts, default=1)
 
     @property
     def n_images(self) -> int:
@@ -110,6 +115,10 @@ class FeedBatcher:
         batch size.
         """
         return 1 + len(self._counts)
+
+    def limit_rows(self, below: int) -> None:
+        """From now on, run only batches of fewer than `below` rows: larger ones do not fit into memory."""
+        self._counts = tuple(n for n in self._counts if n < below)
 
     def answer(self, items: Sequence[BatchItem], run: RunFunctions) -> list[_Arrays]:
         """The answer of `run.single` to each item, in their order. Raises what `run` raises."""
@@ -137,7 +146,7 @@ class FeedBatcher:
         chunks = [self._part(items, part) for part in parts]
         cuts = [self._cuts_of(chunk) for chunk in chunks]
         results: dict[int, _Arrays] = {}
-        if len(chunks) > 1 and None not in cuts:
+        if min(len(chunks), self._n_threads) > 1 and None not in cuts:
             batches = run.parallel([self._batch(chunk) for chunk in chunks])
             for chunk, batch, how in zip(chunks, batches, cuts, strict=True):
                 results |= zip(chunk.numbers, _rows(chunk, batch, how or ()), strict=True)
@@ -147,7 +156,7 @@ class FeedBatcher:
         return [results[i] for i in range(len(items))]
 
     def begin(self, items: Sequence[BatchItem], run: RunFunctions) -> Callable[[], list[_Arrays]]:
-        """A function that answers the items in one batch on one thread, outside the owner's lock; call it
+        """A function that answers the items in one batch on one worker, outside the owner's lock; call it
         once.
         """
         chunk = self._part(items, range(len(items)))

@@ -1,4 +1,4 @@
-"""Run several images at the same time, each on one thread and in an arena of its own.
+"""Run several images at the same time, each on threads and in an arena of its own.
 
 Threads that share one run wait for each other after every operator; threads with runs of their own never do.
 """
@@ -14,6 +14,7 @@ from pliant.kernels.runtime.fork_safe_lock import ForkSafeLock
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.run.arena import Arena
+from pliant.run.batches.divide_threads import divide_threads
 from pliant.run.graph.graph_runner import GraphRunner
 from pliant.run.session.ports import Feeds
 
@@ -28,19 +29,33 @@ _Todo = deque[tuple[int, GraphRunner, Feeds]]
 
 @final
 class ParallelRuns:
-    """Persistent arenas, one per thread, for concurrent runs. The owner serialises calls.
+    """Persistent arenas for concurrent runs: one per thread for `run`, one per worker for `begin`, which has
+    its share of the threads. Where a share is one thread, both use the same. The owner serialises calls.
 
     A running call keeps its arena: calls that would change the arena wait for it.
     """
 
     def __init__(self, n_threads: int, library: Library) -> None:
         self._n_threads, self._library = n_threads, library
-        self._threads: tuple[_Thread, ...] = ()
+        self._shares = divide_threads(n_threads)
+        self._threads: tuple[_Worker, ...] = ()
+        self._workers: tuple[_Worker, ...] = ()
+
+    @property
+    def n_workers(self) -> int:
+        """How many runs of `begin` may be in progress."""
+        return self._shares.n_workers
+
+    def divide(self, n_workers: int | None) -> None:
+        """Change the number of workers, as `divide_threads`, after the runs in progress."""
+        for worker in self._workers:
+            worker.drop_all()
+        self._workers, self._shares = (), divide_threads(self._n_threads, n_workers)
 
     @property
     def memory(self) -> list[np.ndarray]:
         """The arrays of arenas and scratch memory, for measurement."""
-        return [array for thread in self._threads for array in (thread.arena.memory, thread.pool.scratch)]
+        return [array for one in self._all for array in (one.arena.memory, one.pool.scratch)]
 
     def run(self, runs: Sequence[tuple[GraphRunner, Feeds]]) -> list[_Arrays]:
         """The answers to checked feeds, in their order; the runs also start in that order.
@@ -61,18 +76,18 @@ class ParallelRuns:
         return [found[i] for i in range(len(runs))]
 
     def begin(self, image: GraphRunner, feeds: Feeds) -> Callable[[], _Arrays]:
-        """A function that runs checked feeds on the thread that calls it, outside the owner's lock.
+        """A function that runs checked feeds on a worker, outside the owner's lock.
 
-        It must be called exactly once. If all threads have runs in progress, `begin` waits for one to finish.
+        It must be called exactly once. If all workers have runs in progress, `begin` waits for one to finish.
         """
-        threads = self._make_threads()
-        free = (thread for thread in threads if thread.turns.lock.acquire(blocking=False))
-        thread = next(free, None)
-        if thread is None:
-            (thread := threads[0]).turns.lock.acquire()
-        lock = thread.turns.lock
+        workers = self._make_workers()
+        free = (worker for worker in workers if worker.turns.lock.acquire(blocking=False))
+        worker = next(free, None)
+        if worker is None:
+            (worker := workers[0]).turns.lock.acquire()
+        lock = worker.turns.lock
         try:
-            own = thread.own(image)
+            own = worker.own(image)
         except BaseException:
             lock.release()
             raise
@@ -85,34 +100,47 @@ class ParallelRuns:
 
         return run
 
-    def _make_threads(self) -> "tuple[_Thread, ...]":
+    def _make_threads(self) -> "tuple[_Worker, ...]":
         if not self._threads:
-            self._threads = tuple(_Thread(self._library) for _ in range(self._n_threads))
+            self._threads = tuple(_Worker(1, self._library) for _ in range(self._n_threads))
         return self._threads
+
+    def _make_workers(self) -> "tuple[_Worker, ...]":
+        shares = self._shares
+        if shares.n_threads == 1:
+            return self._make_threads()[: shares.n_workers]
+        if not self._workers:
+            self._workers = tuple(_Worker(shares.n_threads, self._library) for _ in range(shares.n_workers))
+        return self._workers
+
+    @property
+    def _all(self) -> "tuple[_Worker, ...]":
+        return (*self._threads, *self._workers)
 
     def keep(self, images: Collection[GraphRunner]) -> None:
         """Free the memory that none of `images` needs."""
-        for thread in self._threads:
-            thread.keep(images)
+        for one in self._all:
+            one.keep(images)
 
     def drop(self, image: GraphRunner) -> None:
         """Free what was made for an evicted image; arenas keep their size."""
-        for thread in self._threads:
-            thread.drop(image)
+        for one in self._all:
+            one.drop(image)
 
     def close(self) -> None:
         """Free all memory, after all runs have ended."""
-        for thread in self._threads:
-            thread.drop_all()
-        self._threads = ()
+        for one in self._all:
+            one.drop_all()
+        self._threads, self._workers = (), ()
 
 
 @final
-class _Thread:
-    """The pool and arena of one thread; `turns` serialises its runs."""
+class _Worker:
+    """The pool and arena of some threads; `turns` serialises its runs."""
 
-    def __init__(self, library: Library) -> None:
-        self.pool, self.arena, self.turns = ThreadPool(1, library, scratch_bytes=0), Arena(), ForkSafeLock()
+    def __init__(self, n_threads: int, library: Library) -> None:
+        self.pool = ThreadPool(n_threads, library, scratch_bytes=0)
+        self.arena, self.turns = Arena(), ForkSafeLock()
         self._own: dict[GraphRunner, GraphRunner] = {}
 
     def work(self, todo: _Todo) -> list[tuple[int, _Arrays]]:
@@ -128,7 +156,7 @@ class _Thread:
         return found
 
     def own(self, image: GraphRunner) -> GraphRunner:
-        """This thread's copy of the image."""
+        """This worker's copy of the image."""
         if image not in self._own:
             self._own[image] = image.copy_for(self.pool, self.arena)
         return self._own[image]

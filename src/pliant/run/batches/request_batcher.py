@@ -7,11 +7,12 @@ of most lengths share an executable. Padding is not computed in a packed program
 
 from collections.abc import Callable, Hashable, Sequence
 from itertools import pairwise
+from math import inf
 from typing import final
 
 import numpy as np
 
-from pliant.errors import InputError
+from pliant.errors import BudgetError, InputError
 from pliant.ir.port import Port
 from pliant.run.batches.buckets import Buckets
 from pliant.run.batches.feed_batcher import COUNTS, BatchItem, FeedBatcher, RunFunctions
@@ -42,10 +43,16 @@ class RequestBatcher:
 
     A model may run requests together if one open dimension is first in every input, with one row per request,
     and at most one other dimension is open.
+
+    With `is_bounded`, memory is limited: batches run one after another on all threads, since each thread
+    would need memory of its own otherwise. If `run` raises BudgetError for a batch, later ones are smaller.
     """
 
-    def __init__(self, inputs: Sequence[Port], outputs: Sequence[Port], n_threads: int) -> None:
+    def __init__(
+        self, inputs: Sequence[Port], outputs: Sequence[Port], n_threads: int, is_bounded: bool = False
+    ) -> None:
         self._inputs, self._outputs, self._n_threads = inputs, outputs, n_threads
+        self._is_bounded, self._n_parallel = is_bounded, 1 if is_bounded else n_threads
         opened = {s for port in inputs for s in symbols(port)[1:] if s is not None}
         first = {(symbols(port) or (None,))[0] for port in inputs}
         self._can_batch = len(first) == 1 and None not in first and len(opened) <= 1 and not opened & first
@@ -79,11 +86,19 @@ class RequestBatcher:
     @property
     def max_requests(self) -> int:
         """The most requests in one batch of all threads: larger batches do not answer more per second."""
-        return _ON_EACH * self._n_threads
+        most = _ON_EACH * self._n_threads
+        return min(most, max(self._max_rows().values(), default=1)) if self._is_bounded else most
 
     @property
-    def max_requests_per_thread(self) -> int:
-        """The most requests in a batch of one thread."""
+    def max_items(self) -> float:
+        """The most items in one batch, padding included; those of one size that exceed it run in several."""
+        if not self._is_bounded:
+            return inf
+        return max((max(size, 1) * n for size, n in self._max_rows().items()), default=inf)
+
+    @property
+    def max_requests_beside(self) -> int:
+        """The most requests in a batch of one worker."""
         return COUNTS[0]
 
     def answer(self, items: Sequence[BatchItem], run: RunFunctions) -> list[_Arrays]:
@@ -92,45 +107,71 @@ class RequestBatcher:
         assert len(sizes) == 1, "requests of several keys were run together"
         size = sizes.pop() or _ROWS_ONLY
         batcher = self._batcher(size)
-        if self._symbol is None:  # added rows would be computed
-            return batcher.answer(items, run)
-        lengths = [self._length(item.shapes) or 0 for item in items]
-        return batcher.answer_in_parts(items, balance_parts(lengths, self._n_parts(size, len(items))), run)
+        while batcher.can_batch:
+            try:
+                return self._answer_together(size, items, run)
+            except BudgetError:  # other images have the memory, or it is too little
+                batcher.limit_rows(batcher.max_rows)
+        return [run.single(item.feeds) for item in items]
 
     def begin(self, items: Sequence[BatchItem], run: RunFunctions) -> Callable[[], list[_Arrays]]:
-        """A function that answers the items on one thread, outside the owner's lock; call it once."""
+        """A function that answers the items on one worker, outside the owner's lock; call it once."""
         (size,) = {self.size(item.shapes) for item in items}
         return self._batcher(size or _ROWS_ONLY).begin(items, run)
 
     def prepare(
-        self, size: int, samples: Callable[[int], Sequence[BatchItem]], run: RunFunctions, clock: Clock
+        self,
+        size: int,
+        samples: Callable[[int], Sequence[BatchItem]],
+        run: RunFunctions,
+        clock: Clock,
+        is_beside: bool,
     ) -> bool:
         """Make the executables of this size, and measure which number of threads is fastest.
 
-        `samples(n)` gives n items. Returns whether items of this size run together from now on.
+        `samples(n)` gives n items; `is_beside` says whether `begin` will be called. Returns whether items of
+        this size run together from now on.
         """
+        batcher = self._batcher(size)
         for n in reversed(COUNTS):
+            if n > batcher.max_rows:
+                break
             items = samples(n)
             seconds: dict[int, float] = {}
-            for n_parts in sorted({1, self._n_threads}):
+            for n_parts in sorted({1, self._n_parallel}):
                 for _ in range(_RUNS):  # the first compiles, and compares
                     self._parts[size, n] = n_parts
                     start_s = clock()
                     self.answer(items, run)
                     seconds[n_parts] = clock() - start_s
-            is_shared = seconds[1] <= _SHARED * seconds[self._n_threads]
-            self._parts[size, n] = 1 if is_shared else self._n_threads
-        if self._batchers[size].can_batch:
-            self._ready.add(size)
+            is_shared = seconds[1] <= _SHARED * seconds[self._n_parallel]
+            self._parts[size, n] = 1 if is_shared else self._n_parallel
+        if not batcher.can_batch:
+            return False
+        self._ready.add(size)
+        if is_beside:
             (one,) = samples(1)
             alone_s = _shortest_s(lambda: run.single(one.feeds), clock)
             self.pace_beside = _shortest_s(lambda: self.begin([one], run)(), clock) / max(alone_s, 1e-9)
-        return size in self._ready
+        return True
+
+    def _answer_together(self, size: int, items: Sequence[BatchItem], run: RunFunctions) -> list[_Arrays]:
+        batcher = self._batcher(size)
+        if self._symbol is None:  # added rows would be computed
+            return batcher.answer(items, run)
+        lengths = [self._length(item.shapes) or 0 for item in items]
+        parts = balance_parts(lengths, self._n_parts(size, len(items)), batcher.max_rows)
+        return batcher.answer_in_parts(items, parts, run)
+
+    def _max_rows(self) -> dict[int, int]:
+        """The most rows of a batch, by size. A worker thread may add sizes meanwhile."""
+        return {size: self._batchers[size].max_rows for size in tuple(self._ready)}
 
     def _n_parts(self, size: int, n: int) -> int:
         """The best number of parts for n items: one part for all threads, or one or more per thread."""
-        if n > COUNTS[0]:
-            return min(n, self._n_threads * -(-n // (self._n_threads * COUNTS[0])))
+        n_parallel, most = self._n_parallel, self._batcher(size).max_rows
+        if n > most:
+            return min(n, n_parallel * -(-n // (n_parallel * most)))
         return min(n, self._parts.get((size, next(m for m in reversed(COUNTS) if m >= n)), 1))
 
     def _length(self, shapes: Shapes) -> int | None:
@@ -149,8 +190,8 @@ class RequestBatcher:
         if size not in self._batchers:
             sizes = {} if self._symbol is None else {self._symbol: (size,)}
             buckets = Buckets(sizes)
-            padding = Padding(buckets, self._inputs, self._outputs)
-            self._batchers[size] = FeedBatcher(buckets, padding, self._inputs, self._outputs, self._n_threads)
+            ports = self._inputs, self._outputs
+            self._batchers[size] = FeedBatcher(buckets, Padding(buckets, *ports), *ports, self._n_parallel)
         return self._batchers[size]
 
 
@@ -160,12 +201,12 @@ def _shortest_s(run: Callable[[], object], clock: Clock) -> float:
     return min(b - a for a, b in pairwise(ends_s))
 
 
-def balance_parts(lengths: Sequence[int], n_parts: int) -> list[list[int]]:
-    """Divide texts of these lengths, given as indices, into parts of about equal work, none larger than
-    COUNTS allow.
+def balance_parts(lengths: Sequence[int], n_parts: int, most: int = COUNTS[0]) -> list[list[int]]:
+    """Divide texts of these lengths, given as indices, into parts of about equal work and at most `most`
+    texts.
     """
     parts: list[list[int]] = [[] for _ in range(n_parts)]
     for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-        free = [part for part in parts if len(part) < COUNTS[0]]
+        free = [part for part in parts if len(part) < most]
         min(free, key=lambda part: sum(lengths[k] for k in part)).append(i)
     return parts

@@ -292,6 +292,12 @@ class Session(ABC, Generic[D]):
         """How many calls of `answers_beside` run at the same time; 1 if they are serialised."""
         return 1
 
+    def divide_threads(self, n_workers: int | None) -> None:
+        """Let `n_workers` calls of `answers_beside` run at the same time, if they are not serialised.
+
+        Each has its share of the threads; None is the default.
+        """
+
     @property
     def pace_beside(self) -> float:
         """The time of one request in such a call, as a multiple of the time of `answer`."""

@@ -285,6 +285,7 @@ async def _connect_model(
     floor = (options.terms.accuracy_floor or 0.0) if alone else 0.0
     await asyncio.to_thread(_ask_for_curve, floor, opened.local)
     options = replace(options, energy=opened.energy or options.energy)
+    opened.local.divide_threads(options.compute_workers)
     admission, memory, credentials, metrics = shared
     node = make_node(options, opened.local, opened.cluster, admission, memory, key.version, metrics)
     stack.push_async_callback(asyncio.to_thread, node.close)
