@@ -26,7 +26,7 @@ from tests.run.test_coded_models import ids, model
 
 __all__ = ["model"]
 
-TEXTS = ["it is a good film", "but the plot is bad"]
+TEXTS = ["it is a good film", ("but the plot is bad", "it is not")]
 
 
 def test_no_tolerance_leaves_float32(model: Path) -> None:

@@ -126,6 +126,7 @@ def test_a_source_that_is_none_is_refused_beside_upstreams() -> None:
         ({"compute": "fp16"}, "compute is 'fp16'; give one of fp32, bf16, int8, auto"),
         ({"examples": ["a"]}, "examples are compared for compute='auto' only"),
         ({"compute": "auto", "examples": "a"}, "examples of a text encoder must be a list of texts"),
+        ({"compute": "auto", "examples": [("a", 1)]}, r"or of pairs as \(text, pair\)"),
         (
             {"compute": "auto", "examples": ["a"], "tolerance": -1.0},
             "a tolerance of -1.0 is not an error bound",

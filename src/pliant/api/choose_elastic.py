@@ -15,6 +15,7 @@ from pliant.models.tokenizer import TokenizedInput, open_tokenizer
 from pliant.plan.plan import Plan
 from pliant.plan.precision import PrecisionChoice, PrecisionForm, check_tolerance, choose_form
 from pliant.plan.submodel.accuracy import accuracy_curves
+from pliant.run.session.text_session import TextPair
 from pliant.run.submodel.engine import Engine
 from pliant.run.submodel.plans.submodel_planner import SessionOptions, planner_of
 from pliant.store.read import Store
@@ -39,7 +40,7 @@ def choose_elastic(
     options: SessionOptions,
     profile_of: Callable[[ComputeDtype], DeviceProfile],
     plan_of: PlanOf,
-    examples: Sequence[str],
+    examples: Sequence[str | TextPair],
     tolerance: float,
     cache: Path,
 ) -> SessionOptions:
@@ -122,8 +123,8 @@ def _by_accuracy(
             net[compute] = plan.expected_accuracy - (exact - lowered)
     if not net:
         raise InputError(
-            f"{store.path.name} has no measured accuracy for the submodels that run in time: give "
-            "examples=[text, ...] for compute='auto'."
+            f"{store.path.name} has no measured accuracy for the submodels that run in time: name the "
+            "arithmetic, 'fp32', 'bf16' or 'int8', or give examples=[text, ...] in Python."
         )
     best = max(net.values())
     forms = [
@@ -143,12 +144,12 @@ def to_weight_error(error: float, coarser: float, errors: Sequence[float]) -> fl
     return (errors[-2] - errors[-1]) * (error / coarser) ** 2 if coarser else 0.0
 
 
-def _inputs(store: Store, examples: Sequence[str]) -> list[TokenizedInput]:
+def _inputs(store: Store, examples: Sequence[str | TextPair]) -> list[TokenizedInput]:
     """Return the examples as token ids; without examples, random ids from a fixed seed."""
     spec = store.spec
     if examples:
         tokenizer = open_tokenizer(store.path, spec)
-        return [tokenizer.encode(text) for text in examples]
+        return [tokenizer.encode(*([one] if isinstance(one, str) else one)) for one in examples]
     draw, n = np.random.default_rng(0), min(_DRAWN_TOKENS, spec.max_tokens)
     least = min(_LEAST_ID, spec.vocab // 2)
     ids = draw.integers(least, spec.vocab, (_DRAWN, n)).astype(np.int32)

@@ -39,6 +39,7 @@ from pliant.profile.profile_cache import (
     unreadable_reason,
 )
 from pliant.run.process_memory import MemoryBudget
+from pliant.run.session.text_session import TextPair
 from pliant.run.submodel.elastic_session import ElasticSession
 from pliant.run.submodel.engine import Engine
 from pliant.run.submodel.plans.memory_split import memory_overhead, split_memory
@@ -69,9 +70,9 @@ _AGAIN_S = 600.0
 
 @dataclass(frozen=True, slots=True)
 class PrecisionOptions:
-    """Options of `compute="auto"`: example texts (none: the store's accuracy grid), and accepted error."""
+    """Options of `compute="auto"`: texts or pairs (none: the store's accuracy grid), and accepted error."""
 
-    examples: tuple[str, ...] = ()
+    examples: tuple[str | TextPair, ...] = ()
     tolerance: float = TOLERANCE
 
 

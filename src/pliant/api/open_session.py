@@ -90,9 +90,9 @@ def open(
     - `memory` ("8MB", or bytes) limits what the session adds to the process: weights, buffers, activations
       (docs/memory.md).
     - `compute` is the arithmetic of matrix products: "fp32", "bf16" (CPUs with AVX512-BF16), "int8", or
-      "auto": the fastest within `tolerance`, measured on `examples` (texts, or feeds of an ONNX model), or
-      for a text encoder without examples by the store's measured accuracy. The plan gives the reasons
-      (docs/precision.md).
+      "auto": the fastest within `tolerance`, measured on `examples` (texts and pairs, or feeds of an ONNX
+      model), or for a text encoder without examples by the store's measured accuracy. The plan gives the
+      reasons (docs/precision.md).
     - `weights` of an ONNX model are "fp32", bytes (8), coded in 1 to 6 bits, or "auto": the most bits that
       fit `memory`, as in `pliant.compile`.
 
@@ -205,9 +205,15 @@ def _precision_options(
 ) -> PrecisionOptions | None:
     """Return how to choose a text encoder's arithmetic; None if it is given."""
     check_compute(compute, examples)
-    if isinstance(examples, str) or not all(isinstance(text, str) for text in examples):
-        raise InputError("examples of a text encoder must be a list of texts.")
+    if isinstance(examples, str) or not all(map(_is_text, examples)):
+        raise InputError("examples of a text encoder must be a list of texts, or of pairs as (text, pair).")
     return PrecisionOptions(tuple(examples), tolerance) if compute == "auto" else None
+
+
+def _is_text(example: object) -> bool:
+    """Return whether it is a text or a pair of texts."""
+    texts = example if isinstance(example, tuple) and len(example) == 2 else (example,)
+    return all(isinstance(text, str) for text in texts)
 
 
 def _open_routed(given: dict[str, Any]) -> Session[Any]:
