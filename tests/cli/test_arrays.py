@@ -167,6 +167,18 @@ def test_text_is_read_where_a_tokenizer_lies_beside_the_file(
     assert "accuracy 66.67 %" in cli("eval", reader, tmp_path / "dev.tsv").stdout
 
 
+def test_texts_choose_the_arithmetic_of_an_onnx_model(cli: Cli, reader: Path, tmp_path: Path) -> None:
+    """`--compute auto` compares answers to them, as the model's feeds."""
+    shown = cli("run", reader, "--text", "a good film", "--compute", "auto").stdout
+    assert shown.startswith("compute auto: fp32 is the fastest form")
+    assert "rms of the answer, 1 example)" in shown
+    (tmp_path / "dev.tsv").write_text("sentence\tlabel\na good film\t1\nthe plot is bad\t0\n")
+    assert (
+        "rms of the answer, 2 examples)"
+        in cli("eval", reader, tmp_path / "dev.tsv", "--compute", "auto").stdout
+    )
+
+
 def _softmax(logits: list[float]) -> np.ndarray:
     shares = np.exp(np.array(logits))
     return np.asarray(shares / shares.sum())

@@ -3,38 +3,38 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
 import typer
 
-from pliant.api.model import ElasticModel, Model
+from pliant.api.model import ElasticModel, Model, RecurrentNetwork
 from pliant.cli.eval_rows import EvalExample, EvalRow, examples_of, make_asker
 from pliant.cli.shared.feed_file import is_feed_file, labelled_feeds
 from pliant.cli.shared.refuse_options import refuse_options
 from pliant.cli.shared.show import print_json, progress_bar
 from pliant.cli.shared.show_reply import show_truncation
 from pliant.cli.shared.text_lines import InputText, Truncate, make_readable, refuse_truncation
-from pliant.cli.shared.text_model import text_model
-from pliant.cli.shared.verb_options import Json, SessionArguments, System, resolve_for
+from pliant.cli.shared.text_model import N_EXAMPLES, text_examples, text_model
+from pliant.cli.shared.verb_options import Json, SessionArguments, System, precision_of, resolve_for
 from pliant.elastic.evaluate.intervals import accuracy_interval
 from pliant.errors import InputError
 from pliant.ir.times.timing import is_in_time
-from pliant.models.examples import read_examples
+from pliant.models.examples import LabelledRow, index_labels, read_rows
 from pliant.plan.submodel.submodel import CutReason
 from pliant.quantities import format_bytes, format_seconds
 from pliant.run.session.session import Session
-from pliant.run.session.text_session import TextSession
 from pliant.run.submodel.elastic_session import ElasticSession
 
 _KEYS = (
     "accuracy", "accuracy_interval", "expected_accuracy", "n", "seconds", "target_s", "met_fraction",
     "within_reach_fraction", "resident_weight_bytes", "arena_bytes", "peak_rss_bytes", "reduced_fraction",
-    "submodels_run", "submodel", "system", "n_truncated",
+    "submodels_run", "submodel", "system", "n_truncated", "precision",
 )  # fmt: skip
-"""Keys of a report in their order. Keys of elastic models are left out for other models."""
+"""Keys of a report in their order. Keys of elastic models are left out for other models, and `precision`
+without `--compute auto`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +72,14 @@ class EvalArguments:
 
 
 @dataclass(frozen=True, slots=True)
+class _LabelledFeeds:
+    """The feeds of each example, and its class."""
+
+    items: Sequence[EvalExample]
+    labels: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
 class _ScoredAnswers:
     """The answers to all examples, in their order, and whether each was right."""
 
@@ -87,16 +95,52 @@ def evaluate(args: EvalArguments) -> None:
     model = resolve_for(args.session.source, "eval")
     if not isinstance(model, ElasticModel):
         refuse_options(model, args, ("baseline",))
+    read = cache(partial(_read_data, args, model))  # standard input can be read once
     with progress_bar() as on_progress:
-        session = args.session.open(model, on_progress, args.baseline, takes=("latency",))
+        session = args.session.open(
+            model,
+            on_progress,
+            args.baseline,
+            takes=("latency",),
+            examples=lambda: _examples(args, model, read()),
+        )
         with session:
             ask = partial(_rows, args, model, session, lambda i, n: on_progress("answering", i, n))
-            answered = (_arrays if is_feed_file(args.data) else _texts)(args, model, session, ask)
+            data = read()
+            if isinstance(data, _LabelledFeeds):
+                answered = _arrays(data, ask)
+            else:
+                answered = _texts(args, model, session, data, ask)
             values = _values(args, session, answered)
     if args.json:
         print_json(values)
     else:
         _show(values)
+
+
+def _read_data(args: EvalArguments, model: Model) -> tuple[LabelledRow, ...] | _LabelledFeeds:
+    """Return the rows of a TSV, or the examples of an .npz, whose arrays have one row for each.
+
+    Raises InputError naming the mistake, and for arrays if the model reads text.
+    """
+    if not is_feed_file(args.data):
+        return read_rows(args.data)
+    if isinstance(model, ElasticModel | RecurrentNetwork):
+        raise InputError(f"{model.name} is {model.kind}, which reads text: give a TSV, not {args.data}.")
+    refuse_truncation(args.data, args.truncate)
+    feeds, labels = labelled_feeds(args.data)
+    labels = labels[: args.limit]
+    return _LabelledFeeds(examples_of(feeds, len(labels)), labels)
+
+
+def _examples(
+    args: EvalArguments, model: Model, data: tuple[LabelledRow, ...] | _LabelledFeeds
+) -> Sequence[Any]:
+    """Return the first examples, to which `--compute auto` compares answers."""
+    if isinstance(data, _LabelledFeeds):
+        return data.items[:N_EXAMPLES]
+    rows = data[: args.limit][:N_EXAMPLES]
+    return text_examples(model, [InputText(row.text, row.pair, row.where) for row in rows], args.truncate)
 
 
 _Ask = Callable[[Sequence[EvalExample]], Sequence[EvalRow]]
@@ -113,7 +157,8 @@ def _rows(
     if args.on == "ray":
         from pliant.cli.eval_ray import rows_on_ray  # needs the extra
 
-        return rows_on_ray(args.session, args.baseline, items, args.actors, on_row)
+        options = args.session.with_choice(precision_of(session))  # the same on every actor
+        return rows_on_ray(options, args.baseline, items, args.actors, on_row)
     ask = make_asker(model, session, isinstance(items[0], tuple))
     found = []
     for i, item in enumerate(items):
@@ -122,11 +167,13 @@ def _rows(
     return found
 
 
-def _texts(args: EvalArguments, model: Model, session: Session[Any], ask: _Ask) -> _ScoredAnswers:
-    """Answer the examples of a TSV."""
+def _texts(
+    args: EvalArguments, model: Model, session: Session[Any], data: tuple[LabelledRow, ...], ask: _Ask
+) -> _ScoredAnswers:
+    """Answer the rows of a TSV."""
     asked = text_model(model, session)
     labels = asked.labels or ()
-    examples = read_examples(args.data, labels)[: args.limit]
+    examples = index_labels(args.data, data, labels)[: args.limit]
     texts = make_readable(
         (InputText(e.text, e.pair, e.where) for e in examples), asked.reading, args.truncate
     )
@@ -135,15 +182,10 @@ def _texts(args: EvalArguments, model: Model, session: Session[Any], ask: _Ask) 
     return _ScoredAnswers(rows, right, sum(text.is_truncated for text in texts))
 
 
-def _arrays(args: EvalArguments, model: Model, session: Session[Any], ask: _Ask) -> _ScoredAnswers:
-    """Answer the examples of an .npz: the first dimension of every array counts the examples."""
-    if isinstance(session, TextSession):
-        raise InputError(f"{model.name} is {model.kind}, which reads text: give a TSV, not {args.data}.")
-    refuse_truncation(args.data, args.truncate)
-    feeds, labels = labelled_feeds(args.data)
-    labels = labels[: args.limit]
-    rows = ask(examples_of(feeds, len(labels)))
-    return _ScoredAnswers(rows, [row.answer == y for row, y in zip(rows, labels, strict=True)])
+def _arrays(data: _LabelledFeeds, ask: _Ask) -> _ScoredAnswers:
+    """Answer the examples of an .npz."""
+    rows = ask(data.items)
+    return _ScoredAnswers(rows, [row.answer == y for row, y in zip(rows, data.labels, strict=True)])
 
 
 def _values(args: EvalArguments, session: Session[Any], answered: _ScoredAnswers) -> dict[str, Any]:
@@ -168,6 +210,8 @@ def _values(args: EvalArguments, session: Session[Any], answered: _ScoredAnswers
             "submodel": [session.plan.n, session.plan.width],
             "system": args.baseline or ("paper" if args.session.paper else "ours"),
         }
+    if (choice := precision_of(session)) is not None:
+        values["precision"] = choice
     return {key: values[key] for key in _KEYS if key in values}
 
 
@@ -201,6 +245,8 @@ def _show(values: dict[str, Any]) -> None:
         f"{system}accuracy {100 * values['accuracy']:.2f} % "
         f"[{100 * low:.2f}, {100 * high:.2f}] of {values['n']} examples{expected}"
     )
+    if "precision" in values:
+        typer.echo("\n".join(values["precision"].reasons))
     show_truncation(values["n_truncated"])
     typer.echo(f"latency: {_latency(values)}")
     if values.get("within_reach_fraction", 1) < 1:

@@ -54,7 +54,7 @@ def plan(args: PlanArguments) -> None:
 
 def _elastic_plan(args: PlanArguments, model: ElasticModel) -> Plan:
     with progress_bar() as on_progress, args.session.open_store(model, on_progress) as store:
-        made = api.plan_of(store, *args.session.terms(store, on_progress), args.baseline)
+        made = api.plan_of(store, *args.session.terms(model, store, on_progress), args.baseline)
     if args.plot is not None:
         draw_plan(made, args.plot)
     return made

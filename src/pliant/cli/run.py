@@ -13,9 +13,9 @@ from pliant.cli.shared.page_option import Page, show_on_page
 from pliant.cli.shared.show import print_json, progress_bar
 from pliant.cli.shared.show_reply import reply_values, show_reply, show_steps
 from pliant.cli.shared.text_lines import InputText, Truncate, make_readable, refuse_truncation, text_lines
-from pliant.cli.shared.text_model import text_model
+from pliant.cli.shared.text_model import text_examples, text_model
 from pliant.cli.shared.trace_option import Trace, trace_file
-from pliant.cli.shared.verb_options import Json, SessionArguments, resolve_for
+from pliant.cli.shared.verb_options import Json, SessionArguments, precision_of, resolve_for
 from pliant.errors import InputError
 from pliant.ir.reply import Reply
 from pliant.run.session.call_profile import Profile
@@ -56,7 +56,12 @@ def run(args: RunArguments) -> None:
     model = resolve_for(args.session.source, "run")
     texts, feeds = _inputs(args, model)
     with progress_bar() as on_progress:
-        session = args.session.open(model, on_progress, takes=("latency",))
+        session = args.session.open(
+            model, on_progress, takes=("latency",), examples=lambda: _examples(args, model, texts, feeds)
+        )
+    choice = precision_of(session)
+    if choice is not None and not args.json:
+        typer.echo("\n".join(choice.reasons))
     with session, show_on_page(session, is_wanted=args.page) as tell:
         answers = _to_texts(args, model, session, texts) if feeds is None else _to_feeds(args, session, feeds)
         for asked, reply in answers:
@@ -86,6 +91,15 @@ def _inputs(args: RunArguments, model: Model) -> tuple[tuple[InputText, ...], Ma
     return text_lines(path), None
 
 
+def _examples(
+    args: RunArguments, model: Model, texts: tuple[InputText, ...], feeds: Mapping[str, Any] | None
+) -> tuple[Any, ...]:
+    """Return the first inputs, to which `--compute auto` compares answers; a text encoder compares texts."""
+    if feeds is None:
+        return text_examples(model, texts, args.truncate)
+    return () if isinstance(model, ElasticModel) else (feeds,)
+
+
 def _to_texts(
     args: RunArguments, model: Model, session: Session[Any], texts: tuple[InputText, ...]
 ) -> Iterator[TextReply]:
@@ -111,7 +125,9 @@ def _show(
 ) -> None:
     if args.json:
         values = reply_values(reply, model, session)
-        print_json(values | {"truncated": asked.is_truncated, "memory": session.memory})
+        choice = precision_of(session)
+        how = {} if choice is None else {"precision": choice}
+        print_json(values | {"truncated": asked.is_truncated, "memory": session.memory} | how)
         return
     show_reply(reply, model, session, asked.text, is_truncated=asked.is_truncated)
     if args.timeline and isinstance(reply.details, ElasticDetails):

@@ -29,6 +29,16 @@ class Example:
 
 
 @dataclass(frozen=True, slots=True)
+class LabelledRow:
+    """One row of a TSV; `label` is as it is written there, `where` names file and line."""
+
+    text: str
+    pair: str | None
+    label: str
+    where: str
+
+
+@dataclass(frozen=True, slots=True)
 class _Columns:
     """The columns of a TSV file."""
 
@@ -45,17 +55,29 @@ def read_examples(path: Path, labels: Sequence[str]) -> tuple[Example, ...]:
     number. Raises InputError naming file and line for a short or long row, a label that is none of `labels`,
     an empty text, a blank line between others, bad UTF-8, an unknown header, or no rows at all.
     """
+    return index_labels(path, read_rows(path), labels)
+
+
+def read_rows(path: Path) -> tuple[LabelledRow, ...]:
+    """The rows of a TSV as `read_examples` reads them, before their labels are compared with a model's.
+
+    Raises InputError as `read_examples` does.
+    """
+    rows = tuple(_rows(path))
+    if not rows:
+        raise InputError(f"{path_label(path)} has a header but no rows; give at least one example.")
+    return rows
+
+
+def index_labels(path: Path, rows: Iterable[LabelledRow], labels: Sequence[str]) -> tuple[Example, ...]:
+    """The examples of the rows that were read from `path`. Raises InputError as `read_examples` does."""
     if not labels:
         raise InputError(
             f"{path_label(path)} needs a classifier's labels, but the model has none; evaluate a classifier."
         )
-    examples = []
-    for at, text, pair, label in _rows(path):
-        where = f"{path_label(path)}, line {at}"
-        examples.append(Example(text, pair, _label_index(where, label, labels), where))
-    if not examples:
-        raise InputError(f"{path_label(path)} has a header but no rows; give at least one example.")
-    return tuple(examples)
+    return tuple(
+        Example(row.text, row.pair, _label_index(row.where, row.label, labels), row.where) for row in rows
+    )
 
 
 def label_names(path: Path) -> tuple[str, ...]:
@@ -63,7 +85,7 @@ def label_names(path: Path) -> tuple[str, ...]:
 
     Raises InputError as `read_examples` does, and for fewer than two distinct labels.
     """
-    found = {label for *_, label in _rows(path)}
+    found = {row.label for row in _rows(path)}
     if len(found) < 2:
         raise InputError(
             f"{path_label(path)} holds {len(found)} distinct labels; a classifier needs at least 2."
@@ -73,8 +95,7 @@ def label_names(path: Path) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
-def _rows(path: Path) -> Iterator[tuple[int, str, str | None, str]]:
-    """(line number, text, pair, label) of every row."""
+def _rows(path: Path) -> Iterator[LabelledRow]:
     lines, name = numbered_lines(path), path_label(path)
     first = next(lines, None)
     if first is None:
@@ -90,7 +111,7 @@ def _rows(path: Path) -> Iterator[tuple[int, str, str | None, str]]:
         text, pair = cells[layout.text], None if layout.pair is None else cells[layout.pair]
         if not text.strip() or (pair is not None and not pair.strip()):
             raise InputError(f"{name}, line {at}: the text is empty.")
-        yield at, text, pair, cells[layout.label].strip()
+        yield LabelledRow(text, pair, cells[layout.label].strip(), f"{name}, line {at}")
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:

@@ -24,7 +24,6 @@ OF_TEXT_ENCODERS = (
     ("plan", "--explain"),
     ("eval", "dev.tsv", "--length", "64"),
     ("eval", "dev.tsv", "--baseline", "stdpl-6"),
-    ("run", "--text", "a", "--tolerance", "0.5"),
     ("bench", "--against", "", "--latency", "20ms"),
     ("bench", "--against", "", "--preload", "1MB"),
     ("inspect", "--verify"),

@@ -1,22 +1,26 @@
 """Text input for a text session, or for an ONNX model with a tokenizer beside its file."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from pliant.api.model import Model, OnnxGraph
-from pliant.cli.shared.text_lines import TextReader
+from pliant.api.model import ElasticModel, Model, OnnxGraph, StoreModel
+from pliant.cli.shared.text_lines import InputText, TextReader, make_readable
 from pliant.errors import InputError
 from pliant.ir.endpoint import Request
+from pliant.ir.port import Port
 from pliant.ir.reply import Reply, label_scores
 from pliant.models.onnx.onnx_text import OnnxText, open_onnx_text
+from pliant.models.tokenizer import open_tokenizer
 from pliant.run.session.session import Session
 from pliant.run.session.text_session import TextSession
 
+N_EXAMPLES = 4
+"""Number of inputs on which `--compute auto` compares answers, at most."""
 _LOGITS = "logits"
 
 
@@ -37,21 +41,49 @@ def text_model(model: Model, session: Session[Any], *, is_traced: bool = False) 
     if isinstance(session, TextSession):
         answer = partial(_traced, session) if is_traced else session
         return TextModel(TextReader(session.encode, session.truncate), answer, session.labels)
-    text = None
-    if isinstance(model, OnnxGraph) and model.path is not None:
-        text = open_onnx_text(model.path, session.inputs)
-    if text is None:
-        inputs = ", ".join(f"{port.name}: {port}" for port in session.inputs)
-        raise InputError(
-            f"{model.name} is {model.kind} that reads arrays, {inputs}: give them as --input FILE.npz or "
-            "FILE.json. An ONNX model reads text if input_ids is among its inputs and tokenizer.json and "
-            "config.json are beside it."
-        )
+    text = _onnx_text(model, session.inputs)
     return TextModel(
         TextReader(text.feeds, text.tokenizer.truncate),
         _asked(session, text, session.traced if is_traced else session.answer),
         text.labels,
     )
+
+
+def text_examples(model: Model, texts: Sequence[InputText], is_truncating: bool) -> tuple[Any, ...]:
+    """Return the first of `texts` as `compute="auto"` compares them, before the model is opened.
+
+    A text encoder compares texts and pairs, an ONNX model feeds, other models nothing. Raises InputError as
+    `make_readable` and `text_model` do.
+    """
+    if isinstance(model, ElasticModel):
+        spec = model.manifest.spec if isinstance(model, StoreModel) else model.spec
+        tokenizer = open_tokenizer(model.path, spec)
+        reading = TextReader(tokenizer.encode, tokenizer.truncate)
+        read = make_readable(texts[:N_EXAMPLES], reading, is_truncating)
+        return tuple(one.text if one.pair is None else (one.text, one.pair) for one in read)
+    if isinstance(model, OnnxGraph):
+        from pliant.models.onnx.onnx_file import open_onnx  # onnx takes a while to import
+
+        text = _onnx_text(model, open_onnx(model.content).inputs)
+        reading = TextReader(text.feeds, text.tokenizer.truncate)
+        read = make_readable(texts[:N_EXAMPLES], reading, is_truncating)
+        return tuple(text.feeds(one.text, one.pair) for one in read)
+    return ()
+
+
+def _onnx_text(model: Model, inputs: Sequence[Port]) -> OnnxText:
+    """Return how a model with these inputs reads text. Raises InputError for one that reads arrays."""
+    text = None
+    if isinstance(model, OnnxGraph) and model.path is not None:
+        text = open_onnx_text(model.path, inputs)
+    if text is None:
+        named = ", ".join(f"{port.name}: {port}" for port in inputs)
+        raise InputError(
+            f"{model.name} is {model.kind} that reads arrays, {named}: give them as --input FILE.npz or "
+            "FILE.json. An ONNX model reads text if input_ids is among its inputs and tokenizer.json and "
+            "config.json are beside it."
+        )
+    return text
 
 
 def best_class(reply: Reply[Any]) -> int | None:

@@ -1,13 +1,21 @@
 """Options that several commands share, and the session that they open."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any
 
 import typer
 
 from pliant.api import open_elastic as api
-from pliant.api.model import VERBS, ElasticModel, Model, OnnxGraph, unsupported_error
+from pliant.api.model import (
+    VERBS,
+    CheckpointModel,
+    ElasticModel,
+    Model,
+    OnnxGraph,
+    StoreModel,
+    unsupported_error,
+)
 from pliant.api.open_elastic import BaselineName, OnProgress, PrecisionOptions
 from pliant.api.open_session import open as open_session
 from pliant.api.resolve import resolve, shipped_models
@@ -18,9 +26,10 @@ from pliant.ir.device import DeviceProfile, emulate
 from pliant.ir.dilation import Dilation
 from pliant.models.encoder.encoder_graph import ComputeDtype
 from pliant.plan.plan import NO_TARGET_S
-from pliant.plan.precision import TOLERANCE, ComputePrecision
+from pliant.plan.precision import TOLERANCE, ComputePrecision, PrecisionChoice
 from pliant.plan.submodel.plan_options import OURS, PAPER, ChoiceRule, Depths, PlanOptions
 from pliant.quantities import parse_bytes, parse_seconds
+from pliant.run.array_sessions.array_session import ArraySession
 from pliant.run.process_memory import memory_limit_of, preload_of
 from pliant.run.session.session import Session
 from pliant.run.submodel.elastic_session import ElasticSession
@@ -47,6 +56,20 @@ Threads = Annotated[
     int | None, typer.Option(help="Number of compute threads.", show_default="the available cores", min=1)
 ]
 Arithmetic = Annotated[ComputeDtype, typer.Option("--compute", help="Arithmetic of the matrix products.")]
+AnyArithmetic = Annotated[
+    ComputePrecision,
+    typer.Option(
+        "--compute", help="Arithmetic of the matrix products; auto selects the fastest within --tolerance."
+    ),
+]
+Tolerance = Annotated[
+    float,
+    typer.Option(
+        help="For --compute auto: loss of expected accuracy to accept, or where none was measured, the "
+        "relative error of answers; as a fraction.",
+        min=0.0,
+    ),
+]
 System = Annotated[
     BaselineName | None,
     typer.Option(
@@ -137,14 +160,8 @@ class SessionArguments:
             show_default="anytime",
         ),
     ] = None
-    compute: Annotated[
-        ComputePrecision,
-        typer.Option(help="Arithmetic of the matrix products; auto selects the fastest within --tolerance."),
-    ] = "fp32"
-    tolerance: Annotated[
-        float,
-        typer.Option(help="For --compute auto: loss of expected accuracy to accept, as a fraction.", min=0.0),
-    ] = TOLERANCE
+    compute: AnyArithmetic = "fp32"
+    tolerance: Tolerance = TOLERANCE
     choose: Annotated[
         ChoiceRule | None,
         typer.Option(
@@ -246,14 +263,17 @@ class SessionArguments:
         on_progress: OnProgress,
         baseline: BaselineName | None = None,
         takes: tuple[str, ...] = (),
+        examples: Callable[[], Sequence[Any]] = tuple,
     ) -> Session[Any]:
         """Open the session of any model. Raises InputError naming options that this kind does not have.
 
-        `takes` lists options that the command itself uses for every model.
+        `takes` lists options that the command itself uses for every model. `examples` returns some of the
+        command's inputs; it is called if `--compute auto` compares answers to them.
         """
         if isinstance(model, ElasticModel):
-            return self.open_elastic(model, on_progress, baseline)
-        known = (*_ANY_MODEL, *takes, *(("weights", "compute") if isinstance(model, OnnxGraph) else ()))
+            return self.open_elastic(model, on_progress, baseline, examples)
+        own = ("weights", "compute", "tolerance") if isinstance(model, OnnxGraph) else ()
+        known = (*_ANY_MODEL, *takes, *own)
         others = {f.name for f in fields(self)} - {"source", *known}
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in known)
         refuse_options(model, self, others, f"of a session's options it has {flags}")
@@ -264,10 +284,16 @@ class SessionArguments:
             memory=self.memory,
             weights=parse_weights(self.weights),
             compute=self.compute,
+            examples=self._examples(model, examples),
+            tolerance=self.tolerance,
         )
 
     def open_elastic(
-        self, model: ElasticModel, on_progress: OnProgress, baseline: BaselineName | None = None
+        self,
+        model: ElasticModel,
+        on_progress: OnProgress,
+        baseline: BaselineName | None = None,
+        examples: Callable[[], Sequence[Any]] = tuple,
     ) -> ElasticSession:
         """Open the session, of pliant's planner or of a baseline. Packs and profiles on first use."""
         refuse_options(model, self, ("weights",), _PLANNED)
@@ -278,26 +304,80 @@ class SessionArguments:
             baseline=baseline,
             quantizer=self.quantizer,
             on_progress=on_progress,
-            precision_options=self.precision_options,
+            precision_options=self._precision_options(model, examples),
         )
 
-    @property
-    def precision_options(self) -> PrecisionOptions | None:
-        """How to choose the arithmetic; None if it is given."""
-        return PrecisionOptions((), self.tolerance) if self.compute == "auto" else None
+    def _precision_options(
+        self, model: ElasticModel, examples: Callable[[], Sequence[Any]] = tuple
+    ) -> PrecisionOptions | None:
+        """Return how to choose the arithmetic; None if it is given. Raises InputError as `_examples` does."""
+        if self.compute != "auto":
+            return None
+        return PrecisionOptions(tuple(self._examples(model, examples)), self.tolerance)
+
+    def _examples(self, model: Model, examples: Callable[[], Sequence[Any]]) -> Sequence[Any]:
+        """Return the inputs that choose the arithmetic: none if it is given, or if measured accuracy does.
+
+        Raises InputError if there are none to choose by.
+        """
+        if self.compute != "auto" or has_accuracy(model, self.quantizer):
+            return ()
+        found = examples()
+        if not found:
+            raise no_examples_error(model)
+        return found
+
+    def with_choice(self, choice: PrecisionChoice | None) -> "SessionArguments":
+        """Return these options with the arithmetic that was chosen; unchanged if it was given."""
+        if choice is None:
+            return self
+        bits = choice.chosen.weights
+        weights = self.weights if bits == "auto" else str(bits)
+        return replace(self, compute=choice.chosen.compute, weights=weights)
 
     def open_store(self, model: ElasticModel, on_progress: OnProgress) -> Store:
         """Open the store that a session would run from. Packs on first use."""
         refuse_options(model, self, ("weights",), _PLANNED)
         return api.open_packed_store(model, cache_folder(), on_progress, self.quantizer)
 
-    def terms(self, store: Store, on_progress: OnProgress) -> tuple[DeviceProfile, SessionOptions]:
-        """Return the profile and the options that a session would run with."""
-        options, cache, precision_options = self.options, cache_folder(), self.precision_options
+    def terms(
+        self, model: ElasticModel, store: Store, on_progress: OnProgress
+    ) -> tuple[DeviceProfile, SessionOptions]:
+        """Return the profile and the options that a session on the model's store would run with."""
+        options, cache, precision_options = self.options, cache_folder(), self._precision_options(model)
         if precision_options is not None:
             options = api.choose_options(store, options, precision_options, cache, on_progress, self.dilation)
         kept = api.profile_of(store, cache, options.n_threads, options.compute, on_progress)
         return emulate(kept, self.dilation), options
+
+
+def has_accuracy(model: Model, quantizer: Quantizer | None = None) -> bool:
+    """Return whether the accuracy of the model's submodels was measured. Raises StoreError.
+
+    `quantizer` is that of the store that a text encoder is packed into, None for the default.
+    """
+    if isinstance(model, StoreModel):
+        return model.manifest.accuracy is not None
+    if isinstance(model, CheckpointModel) and quantizer in (None, "lloyd"):
+        return (model.path / api.ACCURACY).is_file()
+    return False
+
+
+def no_examples_error(model: Model) -> InputError:
+    """Return the error of `--compute auto` in a command that has no inputs of a model."""
+    inputs = "texts" if isinstance(model, ElasticModel) else "inputs"
+    return InputError(
+        f"{model.name} has no measured accuracy for --compute auto to choose by, and this command has no "
+        f"{inputs} to compare answers to: name the arithmetic with --compute fp32, bf16 or int8. "
+        f"`pliant run --compute auto` with {inputs} shows the time and the error of each."
+    )
+
+
+def precision_of(session: Session[Any]) -> PrecisionChoice | None:
+    """Return how the session's arithmetic was chosen; None if it was given."""
+    if isinstance(session, ElasticSession):
+        return session.options.precision
+    return session.precision if isinstance(session, ArraySession) else None
 
 
 def parse_numbers(text: str | None, name: str) -> tuple[int, ...] | None:
