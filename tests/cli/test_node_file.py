@@ -83,11 +83,13 @@ def test_an_option_of_the_command_line_that_is_the_default_precedes_the_file(
     assert [args.queue for args in seen] == [8, 8]
 
 
-@pytest.mark.parametrize("option", ["preload", "depths", "key", "weights", "cluster", "workers"])
+@pytest.mark.parametrize(
+    "option", ["preload", "depths", "key", "weights", "compute", "tolerance", "cluster", "workers"]
+)
 @pytest.mark.parametrize("source", ["[[model]]", "models"])
 def test_an_option_that_no_model_would_take_is_refused(tmp_path: Path, option: str, source: str) -> None:
     """An operator must not believe that weights are limited, or that a cluster is led."""
-    values = {"key": Path("key"), "weights": "8", "workers": 0}
+    values = {"key": Path("key"), "weights": "8", "workers": 0, "compute": "int8", "tolerance": 0.5}
     models = "models = '.'" if source == "models" else '[[model]]\nsource = "sst2"\n'
     args, tables = read_options(written(tmp_path, f"announce = true\n{models}"))
     assert len(model_entries(args, tables)) == len(tables)
@@ -96,6 +98,16 @@ def test_an_option_that_no_model_would_take_is_refused(tmp_path: Path, option: s
         model_entries(args, tables)
     (only,) = model_entries(NodeArguments(model=["sst2"], preload="1MB"), ())
     assert only.settings.preload == "1MB"  # type: ignore[attr-defined]
+
+
+def test_each_model_of_a_file_has_its_arithmetic(tmp_path: Path) -> None:
+    """A session has it; served models were always in float32."""
+    first = '[[model]]\nsource = "sst2"\ncompute = "auto"\ntolerance = 0.02\n'
+    second = f'[[model]]\nsource = "{sums(tmp_path)}"\ncompute = "bf16"\n'
+    found: list[Any] = [
+        entry.settings for entry in model_entries(*read_options(written(tmp_path, first + second)))
+    ]
+    assert [(one.compute, one.tolerance) for one in found] == [("auto", 0.02), ("bf16", 0.01)]
 
 
 @pytest.mark.parametrize("is_folder", [True, False])
@@ -161,6 +173,7 @@ def _ends(session: Any) -> int:
         ('source = "sst2"', 'sauce = "sst2"', 8, "'sauce' is unknown; the nearest known key is 'source'"),
         ('source = "sst2"', "", 7, "has no source"),
         ("load = false", "load = 0", 17, "give true or false"),
+        ("load = false", 'compute = "fp16"', 17, 'give "fp32" or "bf16" or "int8" or "auto"'),
         ("queue = 8", 'token-file = { file = "x" }', 3, '{ env = "NAME" } or { credential = "NAME" }'),
         ("queue = 8", 'tls-key = { env = "KEY" }', 3, 'give a path, or { credential = "NAME" }'),
         ("queue = 8", "token-file = { env = 3 }", 3, "give a path"),

@@ -13,9 +13,18 @@ from pliant import __version__, system
 from pliant.cli.cluster.cluster_options import KeyFile, Slower, say
 from pliant.cli.shared.command import NamedOptions
 from pliant.cli.shared.show import print_json
-from pliant.cli.shared.verb_options import Json, LayersLeft, MemoryBound, Threads, shipped
+from pliant.cli.shared.verb_options import (
+    AnyArithmetic,
+    Json,
+    LayersLeft,
+    MemoryBound,
+    Threads,
+    Tolerance,
+    shipped,
+)
 from pliant.cli.shared.weight_bits import WeightBits
 from pliant.errors import NodeError
+from pliant.plan.precision import TOLERANCE
 from pliant.quantities import parse_bytes, parse_seconds
 from pliant.route.choice.objective import parse_objective
 from pliant.route.choice.request_terms import Terms
@@ -244,6 +253,8 @@ class NodeArguments:
     json: Json = False
     memory: MemoryBound = None
     weights: WeightBits = None
+    compute: AnyArithmetic = "fp32"
+    tolerance: Tolerance = TOLERANCE
     named: NamedOptions = frozenset()
 
 

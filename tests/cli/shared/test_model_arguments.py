@@ -1,23 +1,32 @@
-"""The memory that a model is opened within when it cannot take part in the division of a budget."""
+"""How a node opens a model: its memory outside the division of a budget, and its arithmetic."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+import pliant
+from pliant.cli.node import NodeArguments
 from pliant.cli.shared import model_arguments
 from pliant.cli.shared.model_arguments import ModelArguments
+from pliant.cli.shared.node_models import model_entries
 from pliant.cluster.net.key import new_key
-from pliant.errors import BudgetError
+from pliant.errors import BudgetError, InputError
 from pliant.run.process_memory import MemoryBudget
 from pliant.serve.repository.model_entry import ModelEndpoints
 from tests.cluster.processes import small_model
 from tests.cluster.test_clustered import write_key
+from tests.graded_store import graded_store as graded_store
+from tests.serve.nodes import PATIENCE_S, asking, running_models
 from tests.serve.repository.test_models_under_load import sums
 from tests.tiny import tiny_spec, write_model
+
+TEXT = "a charming and often affecting journey"
 
 
 def test_a_model_is_opened_only_within_the_memory_that_it_needs(
@@ -102,3 +111,33 @@ def test_a_limit_of_its_own_is_reserved_for_each_of_a_model_and_its_cluster(
             opened.local.close()
             opened.close()
         assert memory.free_bytes == memory.total_bytes
+
+
+def test_a_served_text_encoder_multiplies_in_the_given_arithmetic() -> None:
+    """A node answered in float32, whatever its CPU is good at."""
+    with running_models(model_entries(NodeArguments(model=["sst2"], compute="int8", threads=1), ())) as node:
+        answer = httpx.post(f"{node.url}/v2/models/sst2/infer", content=asking(TEXT), timeout=PATIENCE_S)
+    found = answer.json()["outputs"][0]["data"]
+    logits = {}
+    for compute in ("int8", "fp32"):
+        with pliant.open("sst2", threads=1, compute=compute, preload="100MB") as alone:
+            logits[compute] = alone(TEXT).logits
+    np.testing.assert_allclose(found, logits["int8"], rtol=1e-5)
+    assert not np.allclose(found, logits["fp32"], rtol=1e-4)
+
+
+def test_a_node_chooses_the_arithmetic_by_measured_accuracy(graded_store: Path) -> None:
+    """The plan says why."""
+    options = ModelArguments(source=str(graded_store), threads=1, compute="auto", tolerance=1.0)
+    opened = options.entry(ModelEndpoints()).open(None)
+    assert opened.local.options.precision.tolerance == 1.0
+    assert "by the store's grid" in str(opened.local.plan)
+    opened.local.close()
+    opened.close()
+
+
+def test_a_node_without_examples_cannot_choose(tmp_path: Path, tiny_model: Callable[..., Path]) -> None:
+    """Before the model is opened, in the words of the command line."""
+    for source in (sums(tmp_path), tiny_model("bert")):
+        with pytest.raises(InputError, match=r"no measured accuracy .*--compute fp32, bf16 or int8"):
+            ModelArguments(source=str(source), compute="auto").entry(ModelEndpoints())

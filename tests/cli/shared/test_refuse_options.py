@@ -85,6 +85,17 @@ def test_weights_are_chosen_for_onnx_models_alone(
         _refused(cli, (verb, sources[kind], *more, "--weights", bits), what, f"--weights {bits}")
 
 
+@pytest.mark.parametrize("kind", ["recurrent", "compiled"])
+@pytest.mark.parametrize("verb", ["run", "node"])
+@pytest.mark.parametrize("option", ["--compute int8", "--compute auto", "--tolerance 0.5"])
+def test_arithmetic_is_chosen_for_text_encoders_and_onnx_models(
+    cli: Cli, sources: dict[str, str], kind: str, verb: str, option: str
+) -> None:
+    """A compiled model has the one that it was compiled with."""
+    more = ("--text", "a") if verb == "run" else ()
+    _refused(cli, (verb, sources[kind], *more, *option.split()), KINDS[kind], option)
+
+
 @pytest.mark.parametrize("words", [("--workers", "2"), ("--key", "cluster.key")])
 def test_a_node_refuses_what_does_not_fit_the_place_where_it_answers(
     cli: Cli, words: tuple[str, ...]

@@ -13,9 +13,11 @@ from pliant.api.open_endpoint import open_endpoint
 from pliant.api.resolve import resolve
 from pliant.cli.cluster.cluster_options import say
 from pliant.cli.shared.refuse_options import refuse_options
+from pliant.cli.shared.verb_options import has_accuracy, no_examples_error
 from pliant.cli.shared.weight_bits import WeightBits, parse_weights
 from pliant.errors import InputError, NodeError
 from pliant.ir.dilation import Dilation
+from pliant.plan.precision import TOLERANCE, ComputePrecision
 from pliant.plan.submodel.plan_options import Depths
 from pliant.quantities import parse_bytes
 from pliant.run.process_memory import MemoryBudget, Reservation
@@ -55,6 +57,8 @@ class ModelArguments:
     threads: int | None = None
     depths: Depths | None = None
     weights: WeightBits = None
+    compute: ComputePrecision = "fp32"
+    tolerance: float = TOLERANCE
     dilate: float = 1.0
     cluster: str | None = None
     workers: int | None = None
@@ -96,12 +100,17 @@ class ModelArguments:
         if self.name is not None:
             model = replace(model, name=self.name)
         if isinstance(model, EncoderModel) and self.cluster is not None:
-            refuse_options(model, self, ("preload", "depths", "weights"), "leave it out with --cluster")
+            planned = ("preload", "depths", "weights", "compute", "tolerance")
+            refuse_options(model, self, planned, "leave it out with --cluster")
             return model
         if not isinstance(model, ElasticModel):
             refuse_options(model, self, ("preload", "depths"))
         if not isinstance(model, OnnxGraph):
             refuse_options(model, self, ("weights",), "it is for ONNX models")
+        if not isinstance(model, ElasticModel | OnnxGraph):
+            refuse_options(model, self, ("compute", "tolerance"))
+        if self.compute == "auto" and not has_accuracy(model):
+            raise no_examples_error(model)
         if self.cluster is None:
             refuse_options(model, self, ("workers", "worker_power", "key"), "it is for --cluster")
         return model
@@ -149,6 +158,8 @@ class ModelArguments:
             dilation=Dilation(self.dilate),
             depths=self.depths,
             weights=parse_weights(self.weights),
+            compute=self.compute,
+            tolerance=self.tolerance,
         )
         stack.enter_context(session)
         if budget is not None and self.memory is None and not shares:

@@ -34,7 +34,7 @@ _COMMON = ("threads", "dilate", "power")
 """Options of a node that apply to each of several models."""
 _OF_ONE = (
     *("model_name", "cluster", "workers", "worker_power", "key", "preload", "depths", "weights"),
-    *("announce", "discover"),
+    *("compute", "tolerance", "announce", "discover"),
 )
 """Options of a node that several models cannot share."""
 _NOT_IN_FILE = ("model", "config", "model_name", "named")
