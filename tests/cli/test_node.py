@@ -21,10 +21,10 @@ PATIENCE_S = 120
 
 
 @contextmanager
-def node(cache: Path, *words: str) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
+def node(cache: Path, *words: str, model: str = "imdb-lstm") -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
     """A node as a process, and where it answers."""
     program = [sys.executable, "-c", _COUNTED + PLIANT[-1]]
-    command = [*program, "node", "imdb-lstm", "--listen", "127.0.0.1:0", "--threads", "1", "--json", *words]
+    command = [*program, "node", model, "--listen", "127.0.0.1:0", "--threads", "1", "--json", *words]
     environment = {**os.environ, "PLIANT_CACHE": str(cache)}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
     try:
@@ -64,6 +64,26 @@ def test_explain_is_lines_for_people(cache: Path, cli: Callable[..., Result]) ->
         assert shown.exit_code == 0, shown.output
         assert "-> " in shown.stdout
         assert "local" in shown.stdout
+
+
+def test_explain_takes_the_deadline_and_the_floor_of_a_request(
+    cache: Path, cli: Callable[..., Result], as_json: Callable[..., Any]
+) -> None:
+    """The command of the documentation; a busy machine may be late, which it says then."""
+    with node(cache, model="sst2") as (url, _):
+        words = ("route", "explain", "--node", url, "--length", 40, "--deadline", "30ms", "--floor", 0.88)
+        shown = cli(*words)
+        assert shown.exit_code == 0, shown.output
+        first, row, *_, last = shown.stdout.splitlines()
+        assert first.endswith("an input of length 40 within 30 ms at an accuracy of 0.88 or more:")
+        assert row[3:].startswith("local ")
+        assert last.startswith(("local: ", "no answer is in time"))
+        found = as_json(*words)
+        assert (found["deadline_s"], found["accuracy_floor"]) == (0.03, 0.88)
+        assert found["candidates"][0]["accuracy"] >= 0.88
+        assert (found["target"] is None) == ("no answer is in time" in found["reason"])
+        unreached = as_json(*words[:-1], 0.99)
+        assert (unreached["target"], unreached["candidates"][0]["constraint"]) == (None, "floor")
 
 
 def test_several_models_share_one_bound_of_memory(cache: Path, cli: Callable[..., Result]) -> None:

@@ -1,6 +1,7 @@
 """The protocol of endpoints: answer a request, and estimate the time of the answer.
 
-Local sessions, clusters and remote nodes implement it.
+Sessions implement it: those of a device, of a cluster, and of several nodes together. An upstream node does
+not: a router knows it by its adverts alone.
 """
 
 from collections.abc import Mapping
