@@ -26,7 +26,8 @@ from pliant.serve.http.http_app import make_app
 from pliant.serve.http.limits import Limits
 from pliant.serve.node.serving_node import InferCall, InferResponse
 from pliant.serve.node.start_node import NodeOptions, serve
-from pliant.serve.protocol.inference import read_request, signature, write_reply
+from pliant.serve.protocol.inference import read_request, signature
+from pliant.serve.protocol.replies import write_reply
 from pliant.serve.repository.front_node import FrontNode
 from pliant.serve.telemetry.request_context import ServedModel
 

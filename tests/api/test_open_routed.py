@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 import pliant
-from pliant.api.open_cluster import Cluster
+from pliant.api.open_cluster import Cluster, cluster_status
 from pliant.api.open_encoder import open_encoder
 from pliant.api.open_endpoint import open_endpoint
-from pliant.cluster.net.key import new_key
+from pliant.cluster.net.key import default_path, new_key
 from pliant.errors import BudgetError, DeadlineError, InputError, NodeError
 from pliant.ir.curve import Curve
 from pliant.ir.dilation import Dilation
@@ -38,10 +38,12 @@ from tests.cluster.processes import PATIENT, WAIT_S, workers
 from tests.cluster.test_clustered import write_key
 from tests.multicast import multicast as multicast
 from tests.serve.answers.dispatch_fakes import DEADLINE_S, LONG_S
+from tests.serve.answers.test_answer_parameters import objective_above
 from tests.serve.conftest import patience as patience
 from tests.serve.models import Fake, Upper
 from tests.serve.node.test_peers import OPERATOR, peers
-from tests.serve.nodes import PATIENCE_S, Running, running
+from tests.serve.nodes import PATIENCE_S, Running, reserved, running
+from tests.serve.relay import Relay
 from tests.serve.test_routing import until
 
 TEXTS = ["a charming film", "dull", "an affecting journey through a small town, told with warmth"]
@@ -105,6 +107,37 @@ def test_a_slow_device_has_its_inputs_answered_above(source: str, expected: list
         assert rows[1].bound_s is not None
         pair = session(TEXTS[0], TEXTS[1])
         assert pair.endpoint == "local", "the protocol has no pairs of texts"
+
+
+def test_one_call_opens_a_device_a_cluster_by_its_address_and_a_node_above(
+    source: str, expected: list[np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the documentation has it: workers join later, with the key of `pliant cluster key`."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    default_path().parent.mkdir()
+    key = write_key(default_path(), new_key())
+    with (
+        gateway(source) as node,
+        reserved() as at,
+        routed(source, cluster=str(at), upstreams=[node.url]) as session,
+        workers(str(at), key, source, tmp_path, "a"),
+    ):
+        until(lambda: [member.is_usable for member in cluster_status(str(at)).members] == [True])
+        until(lambda: all(row.total_s is not None for row in session.explain(5).candidates))
+        for text, logits in zip(TEXTS, expected, strict=True):
+            reply = session(text)
+            np.testing.assert_allclose(reply.logits, logits, atol=TOLERANCE)
+            assert reply.endpoint in ("local", "cluster", "gateway")
+            others = [option.name for option in reply.details.others]
+            assert sorted([*others, reply.details.expected.name]) == sorted(["local", "cluster", node.url])
+        found = session.explain(tokens=5)
+        assert [row.target for row in found.candidates] == ["local", "cluster", node.url]
+        assert [row.target for row in found.candidates if row.is_chosen] == [found.target]
+        said = str(found).splitlines()
+        assert [
+            name in line for name, line in zip(("local", "cluster", node.url), said[1:], strict=False)
+        ] == [True] * 3
+        assert said[-1] == f"{found.target}: the most accurate, then the least time."
 
 
 def test_no_answer_is_lost_or_given_twice_when_the_node_above_dies(
@@ -418,3 +451,26 @@ def test_however_many_threads_ask_each_gets_its_turn() -> None:
         until(lambda: pool._work_queue.empty())  # noqa: SLF001 - each has a thread
         local.gate.set()
         assert [one.result(PATIENCE_S).outputs["y"][0] for one in asked] == [2.0 * i for i in range(150)]
+
+
+def test_an_objective_is_text_for_a_session_and_for_a_call() -> None:
+    """Upstreams get that of a call; joules need the power of this device."""
+    above, local = Double(1e-3), Double(LONG_S)
+    for one in (above, local):
+        one.gate.set()
+    feeds = local.sample(1)
+    with running(above, name="above") as node, Relay(node.url) as between:
+        options = {"upstreams": [between.url], "routing": Routing(objective="mix:0.3", power="1000")}
+        with RoutedSession(local, **options) as session:  # type: ignore[arg-type]
+            until(lambda: session.explain(1).target == between.url)
+            for objective, weights, cost in ((None, None, "cost"), ("energy", [0.0, 1.0], "energy")):
+                reply = session(feeds, objective=objective)
+                assert (reply.endpoint, reply.details.is_hedged) == ("above", False)
+                assert reply.details.reason == f"the most accurate, then the least {cost}"
+                assert objective_above(between) == weights
+            with pytest.raises(InputError, match="is not an objective"):
+                session(feeds, objective="cheap")
+    with RoutedSession(local) as session, pytest.raises(InputError, match=r"Routing\(power=\.\.\.\)"):
+        session(feeds, objective="energy")
+    with pytest.raises(InputError, match="is not an objective"):
+        RoutedSession(local, routing=Routing(objective="cheap"))

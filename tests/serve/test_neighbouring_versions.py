@@ -8,13 +8,14 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import httpx
 import msgspec
 import pytest
 
 from pliant.ir.envelope import VERSION
 from pliant.route.node_messages import CurveMessage, RouteMessage, decode_advert, decode_route
 from tests.serve.models import Upper
-from tests.serve.nodes import PATIENCE_S, fixed, running
+from tests.serve.nodes import PATIENCE_S, asking, fixed, running
 from tests.serve.relay import Change, Message, Relay
 from tests.serve.test_routing import HONEST, LATE, answer_of, explained, target_of, until
 
@@ -73,6 +74,10 @@ def test_a_node_answers_beside_a_neighbouring_version(other: Change) -> None:
         assert answer.headers["pliant-node"] == "up"
         assert answer.headers["x-request-id"] == "r1"
         assert explained(end, 2)["candidates"][1]["reason"] is None
+        asked = asking("ab", parameters={"explain": True, "objective": "time"})
+        answer = httpx.post(f"{end.url}/v2/models/upper/infer", content=asked, timeout=PATIENCE_S)
+        assert answer.json()["parameters"]["endpoint"] == "up"
+        assert answer.json()["parameters"]["reason"] == "the most accurate, then the least time"
 
 
 @pytest.mark.parametrize("is_above", [True, False])

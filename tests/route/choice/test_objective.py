@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pliant.errors import RouteError
+from pliant.errors import InputError
 from pliant.route.choice.objective import Objective, parse_objective
 
 AMOUNTS = st.floats(0.0, 1e6, allow_subnormal=False)
@@ -42,6 +42,6 @@ def test_more_weight_of_energy_never_chooses_more_energy(
 @pytest.mark.parametrize("text", ["", "mix", "mix:", "mix:1.1", "mix:-0.1", "mix:nan", "Time", "0.3"])
 def test_what_is_no_objective_is_refused(text: str) -> None:
     """It is an option of the command line."""
-    with pytest.raises(RouteError, match="is not an objective"):
+    with pytest.raises(InputError, match="is not an objective"):
         parse_objective(text)
     assert parse_objective("mix:0.3") == Objective(0.7, 0.3)

@@ -68,6 +68,7 @@ def test_an_endpoint_that_failed_a_request_is_no_hedge_for_it() -> None:
     found = answer(made)
     assert word(found) == b"X@local"
     assert len(cluster.answered) == 1
+    assert found.is_hedged
     assert n_of(made, "hedges") == {(ABOVE, "here"): 1}
     assert above.n_overdue == 1
 
@@ -174,3 +175,29 @@ def test_an_upstream_is_not_blamed_for_what_this_devices_model_fails_on() -> Non
     assert failed.value.status == 500
     assert above.blamed == []
     assert len(local.answered) == 2, "as a hedge, and as the last that is left"
+    assert n_of(made, "hedges") == {(ABOVE, "none"): 1}
+
+
+def test_a_hedge_counts_although_the_request_is_given_up() -> None:
+    """Its work was begun; a client that goes away while it runs left no trace of it."""
+    local = Endpoint("@local", LONG_S)
+    local.gate.clear()
+    made = dispatcher(Above(asyncio.Event().wait), local=local)  # type: ignore[arg-type]
+
+    async def given_up() -> None:
+        asked = asyncio.create_task(made.answer(inquiry(DEADLINE_S)))
+        while not local.begun.is_set():
+            await asyncio.sleep(0.001)
+        asked.cancel()
+        local.gate.set()
+        with pytest.raises(asyncio.CancelledError):
+            await asked
+
+    run_to_end(made, given_up())
+    assert n_of(made, "hedges") == {(ABOVE, "none"): 1}
+
+
+def test_an_answer_without_a_hedge_says_so() -> None:
+    made = dispatcher(Above(upstream_fails), local=Endpoint("@local", 1e-6))
+    assert not answer(made).is_hedged
+    assert n_of(made, "hedges") == {}

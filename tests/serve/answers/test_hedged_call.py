@@ -70,13 +70,13 @@ def saying(*said: tuple[int, Result]) -> Callable[[Side, Side], Coroutine[Any, A
 @pytest.mark.parametrize(
     ("said", "found"),
     [
-        ([(0, "a")], HedgedResult("a", is_hedged=True)),
-        ([(1, "b")], HedgedResult("b", is_hedged=True, is_second=True, is_overtaken=True)),
-        ([(1, None), (0, "a")], HedgedResult("a", is_hedged=True)),
-        ([(1, ValueError()), (0, "a")], HedgedResult("a", is_hedged=True)),
-        ([(0, None), (1, "b")], HedgedResult("b", is_hedged=True, is_second=True)),
-        ([(0, ValueError()), (1, "b")], HedgedResult("b", is_hedged=True, is_second=True)),
-        ([(0, None), (1, None)], HedgedResult(None, is_hedged=True, is_second=True)),
+        ([(0, "a")], HedgedResult("a")),
+        ([(1, "b")], HedgedResult("b", is_second=True, is_overtaken=True)),
+        ([(1, None), (0, "a")], HedgedResult("a")),
+        ([(1, ValueError()), (0, "a")], HedgedResult("a")),
+        ([(0, None), (1, "b")], HedgedResult("b", is_second=True)),
+        ([(0, ValueError()), (1, "b")], HedgedResult("b", is_second=True)),
+        ([(0, None), (1, None)], HedgedResult(None, is_second=True)),
     ],
 )
 def test_the_first_answer_counts_and_a_failure_leaves_it_to_the_other(

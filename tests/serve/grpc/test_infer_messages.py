@@ -10,8 +10,9 @@ from pliant.ir.port import Port
 from pliant.serve.grpc.infer_messages import read_infer, write_infer
 from pliant.serve.grpc.wire_messages import message
 from pliant.serve.http.limits import Limits
-from pliant.serve.protocol.inference import Signature, read_request, write_reply
+from pliant.serve.protocol.inference import Signature, read_request
 from pliant.serve.protocol.oip_tensors import DATATYPES, numpy_dtype
+from pliant.serve.protocol.replies import write_reply
 from tests.serve.models import texts
 
 REQUEST, INPUT = message("ModelInferRequest"), message("ModelInferRequest.InferInputTensor")

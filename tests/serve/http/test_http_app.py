@@ -75,6 +75,7 @@ def test_an_answer_has_the_requests_id_and_the_outputs_asked_for(client: httpx.C
             {"name": "upper", "datatype": "BYTES", "shape": [1], "data": ["ABC"]},
             {"name": "n", "datatype": "INT64", "shape": [1], "data": [3]},
         ],
+        "parameters": {"endpoint": "local"},
     }
     some = client.post(INFER, content=asking("abc", outputs=[{"name": "n"}])).json()
     assert [output["name"] for output in some["outputs"]] == ["n"]

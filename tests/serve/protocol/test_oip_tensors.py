@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as arrays
 
 from pliant.errors import InputError
 from pliant.ir.port import Port
-from pliant.serve.protocol.inference import InferBody, Signature, check_reply, read_request
+from pliant.serve.protocol.inference import InferBody, Signature, read_request
 from pliant.serve.protocol.oip_tensors import (
     DATATYPES,
     numpy_dtype,
@@ -23,6 +23,7 @@ from pliant.serve.protocol.oip_tensors import (
     write_bytes,
     write_json,
 )
+from pliant.serve.protocol.replies import check_reply
 from tests.serve.models import texts
 
 SHAPES = arrays.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4)

@@ -10,7 +10,8 @@ from pliant.errors import InputError
 from pliant.ir.port import Port
 from pliant.route.choice.request_terms import Terms
 from pliant.serve.http.limits import Limits
-from pliant.serve.protocol.inference import InferRequest, Signature, answer_of, read_request, write_reply
+from pliant.serve.protocol.inference import InferRequest, Signature, read_request
+from pliant.serve.protocol.replies import answer_of, write_reply
 from pliant.serve.protocol.row_requests import join_replies, write_row
 from tests.serve.models import texts
 

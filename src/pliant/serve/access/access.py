@@ -102,6 +102,11 @@ class AccessControl:
             return Refusal(429, why, {"retry-after": str(math.ceil(wait_s))})
         return self._refusal(request, rule, known) or AccessGrant(client)
 
+    def allows(self, request: AccessRequest, method: str, path: str) -> bool:
+        """Whether the caller of an admitted call may also call `method` of `path`; this is not counted."""
+        rule = rule_for(method, path)
+        return not rule.roles or self._refusal(request, rule, self._known(request)) is None
+
     @property
     def counts_bytes(self) -> bool:
         """Whether bytes are limited, so that calls must `spend` them."""

@@ -106,6 +106,11 @@ def admit(
     return None, _count_received(access, receive, found), _count_sent(access, send, found)
 
 
+def may_call(access: AccessControl, scope: Scope, method: str, path: str) -> bool:
+    """Whether the caller of an admitted call may also call `method` of `path`."""
+    return access.allows(scope[_ADMITTED], method, path)
+
+
 def _count_received(access: AccessControl, receive: Receive, admitted: AccessGrant) -> Receive:
     """Wrap `receive` to count the received bytes."""
 

@@ -3,11 +3,10 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator
 from dataclasses import replace
-from functools import partial
 from math import ceil, inf
-from typing import Literal, final
+from typing import Any, Literal, final
 
 from pliant.errors import BudgetError, ClusterError, DeadlineError, InputError, NodeError, RouteError
 from pliant.route.choice.choose_endpoint import LOCAL, Choice, choose
@@ -21,13 +20,15 @@ from pliant.serve.answers.metrics import Metrics
 from pliant.serve.answers.routed_request import RoutedAnswer, RoutedRequest, Tries
 from pliant.serve.answers.session_endpoint import SessionEndpoint
 from pliant.serve.answers.work_item import WorkStart
-from pliant.serve.protocol.inference import Signature, check_reply, with_parameters
+from pliant.serve.protocol.inference import Signature
 from pliant.serve.protocol.pending_request import LEAST_S, PendingRequest
+from pliant.serve.protocol.replies import check_reply
 from pliant.serve.telemetry.request_context import inner_span, record_stages
 from pliant.serve.telemetry.tracing import SpanAttribute
 from pliant.serve.upstream.upstreams import BLAMES_INPUT, Upstreams
 
 _LOG = logging.getLogger("pliant.serve")
+_AnsweredBy = Literal["here", "there", "none"]
 _LATE_TURN, _LATE_S = 1.05, 0.01
 """A request's start is late after this multiple of its expected wait, plus this many seconds."""
 _MOST_FAILURES = 2
@@ -80,7 +81,7 @@ class Dispatcher:
             if answer is not None:
                 self._fail_blamers(tries.blaming)
                 spent = NodeTime(tried_s + answer.spent.seconds, answer.spent.waited_s)
-                return replace(answer, spent=spent)
+                return replace(answer, spent=spent, is_hedged=tries.is_hedged)
             if len([name for name in tries.failed if name not in self.here]) >= _MOST_FAILURES:
                 asked = replace(asked, trail=replace(asked.trail, hops_left=0))
 
@@ -163,6 +164,7 @@ class Dispatcher:
         first = asyncio.ensure_future(self._attempt(choice, asked, tries, start))
         under_way, begun = {first: 0.0}, [first]
         hedges, error = self._plan_hedges(choice, asked, tries, start), None
+        answered: _AnsweredBy = "none"
         try:
             while under_way:
                 async with self._moving:
@@ -173,6 +175,7 @@ class Dispatcher:
                         if start.begun_s is None:
                             first.cancel()  # it leaves the queue, unless it has just begun
                             barred = (*barred, ())  # and returns to it if no other has time
+                        tries.is_hedged = True
                         begun.append(asyncio.ensure_future(self._hedge(step, asked, tries, barred)))
                         under_way[begun[-1]] = self._clock() - start_s
                         await asyncio.sleep(0)  # lets it join the other queue
@@ -184,8 +187,7 @@ class Dispatcher:
                         continue
                     error = error or task.exception()
                     if task.exception() is None and (answer := task.result()) is not None:
-                        if len(begun) > 1:
-                            self._count_hedge(choice, "there" if task is first else "here")
+                        answered = "there" if task is first else "here"
                         queued_s = tried_s if first.cancelled() else 0.0
                         spent = NodeTime(answer.spent.seconds + tried_s, answer.spent.waited_s + queued_s)
                         return replace(answer, spent=spent)
@@ -193,6 +195,8 @@ class Dispatcher:
                 raise error
             return None
         finally:
+            if len(begun) > 1:
+                self._count_hedge(choice, answered)
             for task in begun:
                 task.add_done_callback(_retrieve_error)
                 task.cancel()
@@ -223,10 +227,21 @@ class Dispatcher:
         if planned is None:
             return await self._answer_once(choice, asked, tries)
         start_s = self._clock()
-        second = partial(self._begin_hedge, planned.choice, asked, tries, start_s)
-        found = await call_hedged(self._attempt(choice, asked, tries), second, planned.after_s)
-        if found.is_hedged and found.result is not None:
-            self._count_hedge(choice, "here" if found.is_second else "there")
+        answered: _AnsweredBy = "none"
+        begun: list[Choice] = []
+
+        def second() -> Coroutine[Any, Any, RoutedAnswer | None]:
+            begun.append(planned.choice)
+            tries.is_hedged = True
+            return self._begin_hedge(planned.choice, asked, tries, start_s)
+
+        try:
+            found = await call_hedged(self._attempt(choice, asked, tries), second, planned.after_s)
+            if found.result is not None:
+                answered = "here" if found.is_second else "there"
+        finally:
+            if begun:
+                self._count_hedge(choice, answered)
         if found.is_overtaken:
             assert self.upstreams is not None
             late_s = self._clock() - start_s - choice.seconds
@@ -251,7 +266,7 @@ class Dispatcher:
             return None
         return replace(answer, spent=NodeTime(answer.spent.seconds + tried_s, answer.spent.waited_s))
 
-    def _count_hedge(self, choice: Choice, answered: Literal["here", "there"]) -> None:
+    def _count_hedge(self, choice: Choice, answered: _AnsweredBy) -> None:
         self.metrics.hedges.labels(choice.target, answered).inc()
 
     def _plan_hedges(
@@ -350,23 +365,17 @@ class Dispatcher:
         network_s = 0.0 if pending.has_no_terms else self._network_s(choice, n, start_s)
         async with self.upstreams.slots.take(target, n, patience_s, choice.option.level) as slot:
             terms = Terms() if pending.has_no_terms else pending.forwarded_terms(self._clock(), network_s)
-            left_s = patience_s - slot.waited_s
+            left_s, objective = patience_s - slot.waited_s, asked.own_objective
             answer = await self.upstreams.ask(
-                target, n, choice.seconds, asked.trail, asked.id, body, slot, terms, left_s
+                target, n, choice.seconds, asked.trail, asked.id, body, slot, terms, left_s, objective
             )
         try:
             accuracy = check_reply(answer.body, asked.request, self._signature)
         except InputError as error:
             self.upstreams.misbehaved(target, f"sent an invalid response: {error}")
             raise NodeError(f"{target} sent an invalid response: {error}", status=502) from error
-        extra = dict[str, object]()
-        if (met := pending.met(self._clock())) is not None:
-            extra["met"] = met
-        if asked.is_source and slot.ticket.joules is not None:
-            extra["energy_j"] = slot.ticket.joules
-        content = with_parameters(answer.body, extra)
         spent = NodeTime(self._clock() - start_s, slot.waited_s + answer.waited_s)
-        return RoutedAnswer(content, target, answer.node, spent, {}, choice, slot.ticket.joules, accuracy)
+        return RoutedAnswer(answer.body, target, answer.node, spent, choice, slot.ticket.joules, accuracy)
 
     async def _run_local(self, choice: Choice, asked: RoutedRequest, start: WorkStart | None) -> RoutedAnswer:
         local, pending, most_s = self.here[choice.target], asked.pending, choice.option.most_s
@@ -376,18 +385,10 @@ class Dispatcher:
         record_stages(pending.length, local.name, done.waited_s, done.spent_s)
         where = "here" if local.name == LOCAL else f"by {local.name}"
         _LOG.info("%s: length %d, answered %s in %.6f s", asked.id, pending.length, where, done.spent_s)
-        reply, extra = done.result, dict[str, object]()
-        if reply.accuracy is not None:
-            extra["accuracy"] = reply.accuracy
-        if reply.cut is not None:
-            extra["cut"] = reply.cut
-        if reply.energy_j is not None and asked.is_source:
-            extra["energy_j"] = reply.energy_j
-        if (met := pending.met(self._clock())) is not None:
-            extra["met"] = met
+        reply = done.result
         spent = NodeTime(done.waited_s + done.spent_s, done.waited_s)
         node = self.router.name
-        return RoutedAnswer(reply, local.name, node, spent, extra, choice, reply.energy_j, reply.accuracy)
+        return RoutedAnswer(reply, local.name, node, spent, choice, reply.energy_j, reply.accuracy)
 
 
 def _retrieve_error(task: "asyncio.Future[RoutedAnswer | None]") -> None:

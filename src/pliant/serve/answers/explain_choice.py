@@ -1,10 +1,11 @@
 """Explain a node's routing choice for each endpoint."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from pliant.errors import BudgetError, RouteError
 from pliant.quantities import format_bytes, format_seconds
-from pliant.route.choice.choose_endpoint import Option
+from pliant.route.choice.choose_endpoint import Choice, Option
 from pliant.route.choice.objective import Objective
 from pliant.route.choice.request_terms import Terms
 from pliant.route.router import Router
@@ -19,6 +20,7 @@ _REASONS = {
     "circle": "its answers would come back through this node",
 }
 _CONSTRAINTS = {"floor": "is less accurate than the floor", "deadline": "is later than the deadline"}
+_NOT_ASKED = "had no room, had failed or was already asked when the request was routed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +117,23 @@ def explain(router: Router, n: int, objective: Objective, terms: Terms, now_s: f
     except (RouteError, BudgetError) as refusal:
         target, reason, chosen = None, str(refusal), {}
     found = {option.name: option for option in router.options(n, now_s, objective, terms)} | chosen
+    rows = _rows(router, n, found, target, now_s)
+    return Explanation(router.name, n, terms.deadline_s, terms.accuracy_floor, target, reason, rows)
+
+
+def explain_answer(router: Router, n: int, choice: Choice, now_s: float) -> tuple[EndpointEstimate, ...]:
+    """Every endpoint with the estimates by which `choice` was made for an input of length n."""
+    found = {option.name: option for option in (choice.option, *choice.runners_up)}
+    rows = _rows(router, n, found, choice.target, now_s)
+    return tuple(
+        row if row.target in found or row.reason is not None else replace(row, reason=_NOT_ASKED)
+        for row in rows
+    )
+
+
+def _rows(
+    router: Router, n: int, found: Mapping[str, Option], target: str | None, now_s: float
+) -> tuple[EndpointEstimate, ...]:
     rows = []
     for name in router.endpoints:
         why = "not measured yet; it is tried first" if router.curve_here(name) is None else None
@@ -123,7 +142,7 @@ def explain(router: Router, n: int, objective: Objective, terms: Terms, now_s: f
         row = _row(peer.name, peer.node, found.get(peer.name), n, peer.name == target, _reason(peer))
         age_s = None if peer.contact_s is None else now_s - peer.contact_s
         rows.append(replace(row, age_s=age_s, rtt_s=peer.rtt_s, bandwidth_Bps=peer.bandwidth_Bps))
-    return Explanation(router.name, n, terms.deadline_s, terms.accuracy_floor, target, reason, tuple(rows))
+    return tuple(rows)
 
 
 def _row(

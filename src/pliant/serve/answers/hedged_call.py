@@ -10,14 +10,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class HedgedResult(Generic[T]):
-    """The first result; it is from the second call if `is_second`.
+    """The first result, None if neither call gave one; it is from the second call if `is_second`.
 
-    `is_overtaken` is set if the second call ended while the first was still running, and `is_hedged` if the
-    second call was started. The result is None if neither call gave one.
+    `is_overtaken` is set if the second call ended while the first was still running.
     """
 
     result: T | None
-    is_hedged: bool = False
     is_second: bool = False
     is_overtaken: bool = False
 
@@ -66,10 +64,10 @@ async def call_hedged(
         if result is not None or other is None:
             if failed is not None:
                 raise failed
-            return HedgedResult(result, other is not None)
+            return HedgedResult(result)
         try:
             await asyncio.wait([other])
-            return HedgedResult(other.result(), True, True, is_overtaken)
+            return HedgedResult(other.result(), True, is_overtaken)
         except Exception as error:  # noqa: BLE001 - the first error is more relevant
             raise (failed or error) from None
     finally:

@@ -105,7 +105,7 @@ class Metrics:
         self.hedges = Counter(
             "pliant_hedges",
             "Requests also given to a second endpoint, by chosen endpoint and whose answer was used: the "
-            "chosen one's (there) or the second's (here).",
+            "chosen one's (there), the second's (here), or neither (none).",
             ("upstream", "answered"),
             registry=here,
         )
@@ -219,7 +219,7 @@ class Metrics:
             (self.attainment, ("met", "late", *OUTCOMES)),
             (self.client_bytes, DIRECTIONS),
             (self.upstream_bytes, DIRECTIONS),
-            (self.hedges, ("there", "here")),
+            (self.hedges, ("there", "here", "none")),
             (self.exclusions, get_args(peer_state.PeerHealth)),
             (self.pings, ("ok", "failed", "mismatch", "misbehaved")),
         ):

@@ -16,9 +16,11 @@ from pliant.serve.protocol.pending_request import PendingRequest
 
 @dataclass(frozen=True, slots=True)
 class RoutedRequest:
-    """A request in progress. `body` builds the request body for upstreams; `objective` is what is minimised.
+    """A request in progress. `body` builds the request body for upstreams.
 
-    `route` is the message of the node that forwarded it, if any.
+    `route` is the message of the node that forwarded it, if any. `objective` is minimised; `own_objective` is
+    the one that the request itself names, if any, which upstreams get too. With `shows_endpoints`, the
+    response explains all endpoints.
     """
 
     request: InferRequest
@@ -28,6 +30,8 @@ class RoutedRequest:
     body: Callable[[], InferBody]
     route: RouteMessage | None = None
     objective: Objective = TIME
+    own_objective: Objective | None = None
+    shows_endpoints: bool = False
 
     @property
     def is_source(self) -> bool:
@@ -40,25 +44,34 @@ class RoutedAnswer:
     """An answer: a session's reply, or the body from an upstream; `target` is the endpoint that gave it.
 
     `node` is the node that computed it, any number of hops away. `spent` is waiting and work, or the time at
-    the upstream, without the time to read the request, which the caller counts as transfer. `parameters` are
-    further response parameters. `choice` is the routing choice. `energy_j` are the joules on this device,
-    None if not counted; `accuracy` is the expected accuracy, if it was measured.
+    the upstream, without the time to read the request, which the caller counts as transfer. `choice` is the
+    routing choice. `energy_j` are the joules on this device, None if not counted; `accuracy` is the expected
+    accuracy, if it was measured. With `is_hedged`, a second endpoint got the request too, or it moved there.
     """
 
     content: Reply[Any] | InferBody
     target: str
     node: str
     spent: NodeTime
-    parameters: dict[str, object]
     choice: Choice
     energy_j: float | None = None
     accuracy: float | None = None
+    is_hedged: bool = False
+
+    @property
+    def endpoint(self) -> str:
+        """`LOCAL`, `CLUSTER`, or the name of the node that computed the answer."""
+        return self.node if isinstance(self.content, InferBody) else self.target
 
 
 @dataclass(slots=True)
 class Tries:
-    """The endpoints that failed a request so far; those in `blaming` blamed the input."""
+    """The endpoints that failed a request so far; those in `blaming` blamed the input.
+
+    `is_hedged` is set when a second endpoint gets the request while the first one has it.
+    """
 
     failed: tuple[str, ...] = ()
     blaming: list[str] = field(default_factory=list)
     refusals: dict[str, NodeError] = field(default_factory=dict)  # of endpoints of this device
+    is_hedged: bool = False

@@ -5,6 +5,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, final
 
 import grpc
@@ -39,6 +40,7 @@ from pliant.serve.repository.live_model import LiveModel
 from pliant.serve.repository.model_repository import ModelRepository
 from pliant.serve.telemetry.request_context import set_model
 from pliant.serve.telemetry.tracing import Tracer
+from pliant.serve.upstream.request_explanation import EXPLAIN_PATH
 from pliant.serve.upstream.upstreams import REQUEST_HEADER
 
 _Method = Callable[[Any, "_CallContext"], Awaitable[Any]]
@@ -174,8 +176,7 @@ class GrpcService:
 
     def _admitted(self, path: str, context: Any) -> AccessGrant:
         """Check access. Raises NodeError: no permission (401, 403), or over the rate limit (429)."""
-        shown = [value for name, value in context.invocation_metadata() or () if name == "authorization"]
-        found = self._access.admit(AccessRequest("POST", path, shown, address=client_of(context)))
+        found = self._access.admit(_access_request(path, context))
         if isinstance(found, Refusal):
             after = found.headers.get("retry-after")
             raise NodeError(found.why, found.status, None if after is None else int(after))
@@ -264,12 +265,20 @@ class GrpcService:
             deadline_s = sooner_deadline_s(request, asked.context, node.terms.deadline_s, waited_s)
             body = read_infer(request, node.limits, deadline_s)
             id = metadata_of(asked.context).get(REQUEST_HEADER.lower())
-            answer = await node.infer(InferCall(body.content, body.header_bytes, None, id, client, waited_s))
+            caller = _access_request(f"{GRPC}/ModelInfer", asked.context)
+            explains = partial(self._access.allows, caller, "GET", EXPLAIN_PATH)
+            call = InferCall(body.content, body.header_bytes, None, id, client, waited_s, explains)
+            answer = await node.infer(call)
         finally:
             self._budget.release(held)
         if asked.call is not None:
             asked.call.metadata[NODE_HEADER.lower()] = answer.node
         return write_infer(answer.body, node.model.version)
+
+
+def _access_request(path: str, context: Any) -> AccessRequest:
+    shown = [value for name, value in context.invocation_metadata() or () if name == "authorization"]
+    return AccessRequest("POST", path, shown, address=client_of(context))
 
 
 def _read(read: Callable[[bytes], Any], content: bytes) -> Any:

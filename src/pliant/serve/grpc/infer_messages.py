@@ -9,8 +9,9 @@ import numpy as np
 from pliant.errors import InputError
 from pliant.serve.grpc.wire_messages import message
 from pliant.serve.http.limits import Limits
-from pliant.serve.protocol.inference import InferBody, answer_of
+from pliant.serve.protocol.inference import InferBody
 from pliant.serve.protocol.oip_tensors import DTYPES, numpy_dtype, write_bytes
+from pliant.serve.protocol.replies import answer_of
 
 _ENCODER = msgspec.json.Encoder()
 _RESPONSE = message("ModelInferResponse")

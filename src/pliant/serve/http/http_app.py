@@ -1,7 +1,8 @@
 """The HTTP paths of a node: routes, reading of bodies, error responses."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from starlette.applications import Starlette
@@ -33,7 +34,7 @@ from pliant.route.node_messages import (
 )
 from pliant.route.predecessors import Listener
 from pliant.serve.access.access import AccessControl
-from pliant.serve.access.guard import Guard, certificate_names, error_response
+from pliant.serve.access.guard import Guard, certificate_names, error_response, may_call
 from pliant.serve.access.roles import routes_without_rule
 from pliant.serve.http.body_reader import ARRIVED_S, BodyReader
 from pliant.serve.http.content_coding import CODINGS
@@ -152,7 +153,8 @@ class _Paths:
         self._nodes, self._bodies = nodes, bodies
         node.metrics.body_bytes.set_function(lambda: bodies.n_bytes)
         served = node.served
-        about = document(node.signature, served.max_length, served.best, version, bool(access.tokens))
+        options = (node.counts_joules, version, bool(access.tokens))
+        about = document(node.signature, served.max_length, served.best, *options)
         self._openapi = _json(about).body
 
     async def live(self, request: Request) -> Response:
@@ -199,7 +201,8 @@ class _Paths:
         route = self._route(request)
         spent: NodeTime | None = None
         async with self._bodies.read(request, node.limits.body_bytes) as content:
-            call = _read_call(request, content, route)
+            explains = partial(may_call, self._access, request.scope, "GET", EXPLAIN_PATH)
+            call = _read_call(request, content, route, explains)
             try:
                 answer = await node.infer(call)
                 _check_size(answer.body, node.limits)
@@ -308,13 +311,16 @@ def _number(asked: QueryParams, name: str) -> float | None:
         raise InputError(f"{name} is {text[:40]!r}; give a number.") from None
 
 
-def _read_call(request: Request, content: bytes, route: RouteMessage | None) -> InferCall:
+def _read_call(
+    request: Request, content: bytes, route: RouteMessage | None, may_explain: Callable[[], bool]
+) -> InferCall:
     """Build the call. Raises InputError for invalid headers."""
     client = request.client.host if request.client else ""
     scope = request.scope
     n_json, id = header_bytes(header_of(scope, _HEADER_LENGTH)), header_of(scope, _REQUEST)
     now_s = asyncio.get_running_loop().time()
-    return InferCall(content, n_json, route, id, client, max(now_s - scope.get(ARRIVED_S, now_s), 0.0))
+    waited_s = max(now_s - scope.get(ARRIVED_S, now_s), 0.0)
+    return InferCall(content, n_json, route, id, client, waited_s, may_explain)
 
 
 def _check_size(answer: InferBody, limits: Limits) -> None:

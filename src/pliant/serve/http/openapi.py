@@ -40,10 +40,13 @@ _ROWS = (1, 2, 3)
 """Numbers of rows in the request schemas: a schema cannot relate the number of elements to the shape."""
 
 
-def document(model: Signature, max_length: int, best: float | None, version: str, has_tokens: bool) -> _Json:
+def document(
+    model: Signature, max_length: int, best: float | None, counts_joules: bool, version: str, has_tokens: bool
+) -> _Json:
     """The OpenAPI 3.1 document of this node, with request bodies in their JSON form.
 
-    `best` is the highest accuracy of the model; None if it was never measured.
+    `best` is the highest accuracy of the model; None if it was never measured. Objectives of joules need a
+    node that `counts_joules`.
     """
     base = f"/v2/models/{model.name}"
     paths: _Json = {
@@ -59,7 +62,7 @@ def document(model: Signature, max_length: int, best: float | None, version: str
         "/v2/pliant/tell": {"post": _tell()},
     }
     title = f"pliant node: {model.name}"
-    return _assemble(title, version, paths, _schemas(model, best or 0.0), has_tokens)
+    return _assemble(title, version, paths, _schemas(model, _terms(best or 0.0, counts_joules)), has_tokens)
 
 
 def front_document(version: str, has_tokens: bool) -> _Json:
@@ -194,7 +197,7 @@ def _embeddings(model: Signature) -> _Json:
     }
 
 
-def _schemas(model: Signature, best: float) -> _Json:
+def _schemas(model: Signature, terms: _Json) -> _Json:
     ports = {port.name: port for port in model.inputs}
     ways = [
         [_input(ports[name], n_rows) for name in sorted(way)]
@@ -251,7 +254,7 @@ def _schemas(model: Signature, best: float) -> _Json:
             "required": ["inputs"],
             "properties": {
                 "id": {"type": "string"},
-                "parameters": _terms(best),
+                "parameters": terms,
                 "inputs": {"oneOf": [_sequence(way) for way in ways], "description": _described_model(model)},
                 "outputs": {
                     "type": "array",
@@ -308,35 +311,39 @@ def _schemas(model: Signature, best: float) -> _Json:
     }
 
 
-def _terms(best: float) -> _Json:
-    """The terms of a request: deadline and accuracy floor."""
+def _terms(best: float, counts_joules: bool) -> _Json:
+    """The parameters of a request: deadline, accuracy floor, objective, and whether to explain the choice."""
     deadline = {"type": "number", "exclusiveMinimum": 0, "maximum": 1000000}
     floor = {"type": "number", "minimum": 0, "maximum": best}
+    by_joules = {"type": "string", "pattern": "^(time|energy|mix:(0|1|0[.][0-9]{1,9}))$"}
+    objective = by_joules if counts_joules else {"enum": ["time"]}
     return {
         "type": "object",
         "properties": {
             "binary_data_output": {"type": "boolean"},
-            "deadline_s": {
-                **deadline,
-                "description": "Deadline in seconds; 503 if no answer is in time.",
-            },
+            "deadline_s": {**deadline, "description": "Deadline in seconds; 503 if no answer is in time."},
             "best_effort": {
                 "type": "boolean",
                 "description": "Accept the soonest late answer instead of 503.",
             },
             "accuracy_floor": {**floor, "description": "Lowest accepted accuracy, a fraction."},
+            "objective": {**objective, "description": "The cost to minimize: time, energy, or mix:W."},
+            "explain": {"type": "boolean", "description": "Add the reason and the endpoints' estimates."},
         },
     }
 
 
 def _reply_parameters() -> _Json:
-    """Parameters of a response: expected accuracy, why layers may be left out, and whether it was in time."""
+    """Parameters of a response; `reason`, `hedged` and `endpoints` (JSON text) are those of `explain`."""
     return {
         "type": "object",
         "properties": {
             "accuracy": {"type": "number", "minimum": 0, "maximum": 1},
             "cut": {"enum": ["none", "trained", "measured", "untrained"]},
             "met": {"type": "boolean"},
+            "energy_j": {"type": "number", "minimum": 0},
+            **{name: {"type": "string"} for name in ("endpoint", "reason", "endpoints")},
+            "hedged": {"type": "boolean"},
         },
     }
 

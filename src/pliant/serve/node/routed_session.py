@@ -18,6 +18,7 @@ from pliant.ir.endpoint import Estimate, Request, ServiceLevel
 from pliant.ir.reply import Reply
 from pliant.quantities import parse_seconds
 from pliant.route.choice.choose_endpoint import Option
+from pliant.route.choice.objective import Objective, own_objective, parse_objective
 from pliant.route.choice.request_terms import NO_TERMS, Terms
 from pliant.route.curve_advert import Trail
 from pliant.run.memory_use import MemoryUse
@@ -70,7 +71,9 @@ class RoutedSession(Session[RoutedDetails]):
         self.local, self._owned = local, owned or ExitStack()
         self.name, self.identity, self.labels = local.name, local.identity, local.labels
         self.inputs, self.outputs, self.max_length = local.inputs, local.outputs, local.max_length
-        if routing.objective.per_joule and routing.power is None:
+        usual = routing.objective
+        usual = parse_objective(usual) if isinstance(usual, str) else usual
+        if usual.per_joule and routing.power is None:
             raise InputError("an objective of joules needs the power of this device: add `power`.")
         self._process = os.getpid()
         local.levels()  # plans are made before the first request
@@ -83,7 +86,7 @@ class RoutedSession(Session[RoutedDetails]):
             tls=routing.tls,
             queue=_QUEUE,
             terms=terms,
-            objective=routing.objective,
+            objective=usual,
             energy=energy,
             radio=read_radio(routing.radio) if isinstance(routing.radio, str) else routing.radio,
             routing=routing.settings,
@@ -116,14 +119,17 @@ class RoutedSession(Session[RoutedDetails]):
         latency: str | float | None = None,
         floor: float | None = None,
         best_effort: bool | None = None,
+        objective: str | None = None,
     ) -> Any:
         """The reply to a text, a pair of texts or feeds by name.
 
-        For a list of texts or pairs, a list of replies. `latency`, `floor` (the lowest accuracy, a fraction)
-        and `best_effort` apply to this call. The texts of a list are separate, concurrent requests. Raises
-        InputError, DeadlineError, and BudgetError if no endpoint reaches the floor.
+        For a list of texts or pairs, a list of replies. `latency`, `floor` (the lowest accuracy, a fraction),
+        `best_effort` and `objective` ("time", "energy" or "mix:0.3", which is 0.7 seconds + 0.3 joules) apply
+        to this call. The texts of a list are separate, concurrent requests. Raises InputError, DeadlineError,
+        and BudgetError if no endpoint reaches the floor.
         """
         terms = Terms(None if latency is None else parse_seconds(latency), floor, best_effort)
+        own = own_objective(objective, self._node.counts_joules)
         if isinstance(value, list):
             if pair is not None:
                 raise InputError("`pair` belongs to one text: give a list of (text, pair) instead.")
@@ -131,8 +137,8 @@ class RoutedSession(Session[RoutedDetails]):
                 self._read_value(*item) if isinstance(item, tuple) else self._read_value(item)
                 for item in value
             ]
-            return self._run_on_loop(self._answer_all(asked, terms))
-        return self._run_on_loop(self._answer_one(self._read_value(value, pair), terms))
+            return self._run_on_loop(self._answer_all(asked, terms, own))
+        return self._run_on_loop(self._answer_one(self._read_value(value, pair), terms, own))
 
     def explain(
         self, tokens: int, latency: str | float | None = None, floor: float | None = None
@@ -270,18 +276,24 @@ class RoutedSession(Session[RoutedDetails]):
         return {"ids": np.asarray(request.tensors["ids"], np.int64).reshape(1, -1)}
 
     async def _answer_all(
-        self, asked: Sequence[tuple[Request, Mapping[str, np.ndarray] | None]], terms: Terms
+        self,
+        asked: Sequence[tuple[Request, Mapping[str, np.ndarray] | None]],
+        terms: Terms,
+        own: Objective | None,
     ) -> list[Reply[RoutedDetails]]:
         async def one_of(one: tuple[Request, Mapping[str, np.ndarray] | None]) -> Reply[RoutedDetails]:
             async with self._texts:
-                return await self._answer_one(one, terms)
+                return await self._answer_one(one, terms, own)
 
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(one_of(one)) for one in asked]
         return [task.result() for task in tasks]
 
     async def _answer_one(
-        self, asked: tuple[Request, Mapping[str, np.ndarray] | None], terms: Terms
+        self,
+        asked: tuple[Request, Mapping[str, np.ndarray] | None],
+        terms: Terms,
+        own: Objective | None = None,
     ) -> Reply[RoutedDetails]:
         start_s, clock_s = time.perf_counter(), self._node.clock()
         terms = terms.with_defaults(self._node.terms)
@@ -299,7 +311,8 @@ class RoutedSession(Session[RoutedDetails]):
             infer.id,
             lambda: write_request(infer, signature),
             None,
-            self._node.objective,
+            own or self._node.objective,
+            own,
         )
         about: dict[str, SpanAttribute] = {"pliant.node": self._node.name, "pliant.length": given.length}
         try:
@@ -316,11 +329,12 @@ class RoutedSession(Session[RoutedDetails]):
     ) -> Reply[RoutedDetails]:
         choice, content = answer.choice, answer.content
         inner = None if isinstance(content, InferBody) else content.details
-        details = RoutedDetails(answer.node, choice.reason, choice.option, choice.runners_up, inner)
+        chosen = (choice.reason, choice.option, choice.runners_up)
+        details = RoutedDetails(answer.node, *chosen, inner, answer.is_hedged)
         if not isinstance(content, InferBody):
             return replace(
                 content,
-                endpoint=answer.target,
+                endpoint=answer.endpoint,
                 seconds=seconds,
                 target_s=terms.deadline_s,
                 details=details,
@@ -331,7 +345,7 @@ class RoutedSession(Session[RoutedDetails]):
         if isinstance(self.local, TextSession):
             fields = self.local.outputs_of(outputs["vector" if self.labels is None else "logits"][0])
         return Reply(
-            endpoint=answer.node,
+            endpoint=answer.endpoint,
             seconds=seconds,
             details=details,
             length=length,

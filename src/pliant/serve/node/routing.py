@@ -15,6 +15,7 @@ from pliant.serve.access.security import Tls
 class Routing:
     """How a session forwards requests: credentials for upstreams, and the objective.
 
+    `objective` may be text: "time", "energy", or "mix:0.3", which is 0.7 seconds + 0.3 joules.
     `token` is one of the upstreams' peer tokens. Joules of this device count by `power` (a model, watts as
     text, or "measure"), those of cluster workers by their watts, and those of sending by `radio` (or "lte").
     With `discover`, announced nodes (`pliant node --announce`) become upstreams: those that prove the
@@ -25,7 +26,7 @@ class Routing:
     token: str | None = field(default=None, repr=False)
     tls: Tls = field(default_factory=Tls)
     name: str | None = None
-    objective: Objective = TIME
+    objective: Objective | str = TIME
     power: PowerModel | str | None = None
     radio: RadioModel | str | None = None
     worker_power: Mapping[str, str] = field(default_factory=dict)
@@ -38,7 +39,7 @@ class RoutedDetails:
     """Why an endpoint answered: the rule, its estimate, and those of the others, best first.
 
     `node` is the node that computed the answer. `details` are those of the local session that answered, None
-    for another node's answer.
+    for another node's answer. If `is_hedged`, a second endpoint got the request as well, or it moved there.
     """
 
     node: str
@@ -46,3 +47,4 @@ class RoutedDetails:
     expected: Option
     others: tuple[Option, ...]
     details: Any
+    is_hedged: bool = False

@@ -12,7 +12,7 @@ from typing import Any, final
 from pliant.errors import BudgetError, InputError, NodeError, RouteError
 from pliant.ir.endpoint import Request
 from pliant.route.choice.choose_endpoint import CLUSTER, LOCAL
-from pliant.route.choice.objective import TIME, Objective
+from pliant.route.choice.objective import TIME, Objective, own_objective
 from pliant.route.choice.request_terms import NO_TERMS, Terms
 from pliant.route.curve_advert import Trail
 from pliant.route.node_identity import Identity
@@ -23,6 +23,7 @@ from pliant.run.process_memory import MemoryBudget, MemoryShare
 from pliant.run.session.session import Session
 from pliant.serve.answers.admission import Admission
 from pliant.serve.answers.answer_energy import AnswerEnergy
+from pliant.serve.answers.answer_parameters import answer_parameters
 from pliant.serve.answers.dispatch import Dispatcher
 from pliant.serve.answers.explain_choice import Explanation, explain
 from pliant.serve.answers.gather import gather
@@ -32,14 +33,9 @@ from pliant.serve.answers.session_endpoint import SessionEndpoint
 from pliant.serve.http.limits import Limits
 from pliant.serve.page.answer_feed import AnswerFeed
 from pliant.serve.protocol.idempotency import IdempotencyCache
-from pliant.serve.protocol.inference import (
-    InferBody,
-    InferRequest,
-    read_request,
-    signature,
-    write_reply,
-)
+from pliant.serve.protocol.inference import InferBody, InferRequest, read_request, signature
 from pliant.serve.protocol.pending_request import LEAST_S, PendingRequest
+from pliant.serve.protocol.replies import with_parameters, write_reply
 from pliant.serve.protocol.row_requests import join_replies, write_row
 from pliant.serve.telemetry.request_context import ServedModel, own_id
 from pliant.serve.upstream.upstreams import REQUEST_HEADER, Upstreams
@@ -57,7 +53,8 @@ class InferCall:
     """A request as received from the address `client`.
 
     `route` and `id` are set if a node forwarded it, or if a client wants idempotency. `waited_s` is its wait
-    for the model to be loaded, which counts against its deadline.
+    for the model to be loaded, which counts against its deadline. `may_explain` says whether its caller may
+    read the estimates of all endpoints; None: no.
     """
 
     body: bytes
@@ -66,6 +63,7 @@ class InferCall:
     id: str | None = None
     client: str = ""
     waited_s: float = 0.0
+    may_explain: Callable[[], bool] | None = None
 
     def __post_init__(self) -> None:
         id = self.id
@@ -124,6 +122,7 @@ class ServingNode:
         self.terms, self.objective = terms, objective
         self.served, self.router, self.limits, self.clock = served, router, limits, clock
         self.signature = signature(served)
+        self.counts_joules = router.settings.power is not None
         self.is_draining = False
         self._queue = max(1, queue)
         self.run = secrets.token_hex(8)
@@ -188,7 +187,9 @@ class ServingNode:
         """
         start_s = self.clock() - call.waited_s
         served = self.served
-        request = read_request(call.body, call.header_bytes, self.signature, self.limits, served.max_items)
+        is_source = call.route is None or not call.route.path
+        about = (self.signature, self.limits, served.max_items, is_source)
+        request = read_request(call.body, call.header_bytes, *about)
         if request.n_rows != 1:
             return await self._infer_rows(call, request, start_s)
         given = served.request(request.tensors)
@@ -202,7 +203,7 @@ class ServingNode:
             if call.id is None:
                 answer = await self._answer(asked)
             else:  # an equal id with another body is another request
-                key = f"{call.id} {len(call.body)} {hash(call.body)}"
+                key = f"{call.id} {asked.shows_endpoints} {len(call.body)} {hash(call.body)}"
                 answer = await self._idempotency(key, lambda: self._answer(asked))
             target, outcome = answer.target, "ok"
             kept = "late" if asked.pending.met(self.clock()) is False else "met"
@@ -317,9 +318,11 @@ class ServingNode:
 
     async def _answer(self, asked: RoutedRequest) -> InferResponse:
         found = await self.feed.record_request(asked, self.dispatcher.answer)
-        body = found.content
-        if not isinstance(body, InferBody):
-            body = write_reply(asked.request, body.outputs, self.signature, found.parameters)
+        said, body = answer_parameters(asked, found, self.router, self.clock()), found.content
+        if isinstance(body, InferBody):
+            body = with_parameters(body, said)
+        else:
+            body = write_reply(asked.request, body.outputs, self.signature, said)
         spent, length = found.spent, asked.pending.length
         return InferResponse(body, found.target, found.node, spent, length, found.accuracy)
 
@@ -327,20 +330,23 @@ class ServingNode:
         self, call: InferCall, request: InferRequest, given: Request, start_s: float
     ) -> RoutedRequest:
         """The request with its terms: those of its source, if another node forwarded it."""
-        terms, objective, route = request.terms.with_defaults(self.terms), self.objective, call.route
+        terms, route = request.terms.with_defaults(self.terms), call.route
+        own = own_objective(request.objective, self.counts_joules)
+        objective = own or self.objective
         if route is not None and route.path:
             terms = Terms(
                 None if route.deadline_s is None else max(route.deadline_s, LEAST_S),
                 route.accuracy_floor,
                 route.best_effort,
             )
-            objective = TIME  # joules count at the source alone (CRIME 4.4)
-        elif route is not None:
-            objective = route.wanted or objective
+            own = route.wanted  # joules of a node's default count at the source alone (CRIME 4.4)
+            objective = own if own is not None and self.counts_joules else TIME
         due_s = None if terms.deadline_s is None else start_s + terms.deadline_s
         pending = PendingRequest(given, due_s, terms.accuracy_floor, bool(terms.best_effort), call.client)
         id, body = call.id or own_id(), InferBody(call.body, call.header_bytes)
-        return RoutedRequest(request, pending, self._trail(call), id, lambda: body, route, objective)
+        shows = request.explains and call.may_explain is not None and call.may_explain()
+        trail = self._trail(call)
+        return RoutedRequest(request, pending, trail, id, lambda: body, route, objective, own, shows)
 
     def _trail(self, call: InferCall) -> Trail:
         """The path of the request including this node. Raises NodeError for a loop."""

@@ -6,8 +6,9 @@ import msgspec
 import numpy as np
 
 from pliant.route.choice.request_terms import NO_TERMS, Terms
-from pliant.serve.protocol.inference import InferBody, InferRequest, Signature, answer_of
+from pliant.serve.protocol.inference import InferBody, InferRequest, Signature
 from pliant.serve.protocol.oip_tensors import DATATYPES, read_bytes, write_bytes
+from pliant.serve.protocol.replies import answer_of
 
 _ENCODER = msgspec.json.Encoder()
 
@@ -30,6 +31,10 @@ def write_request(request: InferRequest, model: Signature, terms: Terms = NO_TER
         for wanted in request.outputs
     ]
     said = {name: value for name, value in asdict(terms).items() if value is not None}
+    if request.objective is not None:
+        said["objective"] = request.objective
+    if request.explains:
+        said["explain"] = True
     more = {"parameters": said} if said else {}
     head = _ENCODER.encode({"id": request.id, "inputs": inputs, "outputs": outputs, **more})
     return InferBody(b"".join((head, *tail)), len(head))

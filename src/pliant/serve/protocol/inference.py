@@ -1,4 +1,4 @@
-"""Requests and responses of the Open Inference Protocol, with the binary tensor extension.
+"""Requests of the Open Inference Protocol, with the binary tensor extension.
 
 https://github.com/kserve/open-inference-protocol and Triton's extension_binary_data.md.
 """
@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from math import prod
-from types import MappingProxyType
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -18,16 +17,7 @@ from pliant.errors import InputError
 from pliant.ir.port import Port
 from pliant.route.choice.request_terms import Terms
 from pliant.serve.http.limits import Limits
-from pliant.serve.protocol.oip_tensors import (
-    DATATYPES,
-    DTYPES,
-    is_plain,
-    numpy_dtype,
-    read_bytes,
-    read_json,
-    write_bytes,
-    write_json,
-)
+from pliant.serve.protocol.oip_tensors import DATATYPES, DTYPES, read_bytes, read_json
 from pliant.serve.protocol.pending_request import read_terms
 from pliant.serve.protocol.signature import Signature as Signature
 from pliant.serve.protocol.signature import open_shape as open_shape
@@ -52,13 +42,19 @@ class RequestedOutput:
 
 @dataclass(frozen=True, slots=True)
 class InferRequest:
-    """A request that was checked against its model."""
+    """A request that was checked against its model.
+
+    `objective` is the text of its own objective, None for the usual one. With `explains`, the response gives
+    the reason for the choice and the estimates of all endpoints.
+    """
 
     id: str
     tensors: Mapping[str, np.ndarray]
     outputs: tuple[RequestedOutput, ...]
     terms: Terms
     n_rows: int = 1
+    objective: str | None = None
+    explains: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,27 +96,10 @@ class _RawInput:
     data: msgspec.Raw
 
 
-class _ReplyOutput(msgspec.Struct, frozen=True, omit_defaults=True):
-    name: str
-    datatype: str
-    shape: list[int]
-    parameters: dict[str, Any] = {}
-    data: Any = msgspec.UNSET
-
-
-class _Reply(msgspec.Struct, frozen=True, omit_defaults=True):
-    model_name: str
-    outputs: list[_ReplyOutput]
-    id: str = ""
-    parameters: dict[str, Any] = {}
-
-
 _REQUEST = msgspec.json.Decoder(_Request)
 _SHAPE = msgspec.json.Decoder(list[_Size])
 _PARAMETERS = msgspec.json.Decoder(dict[str, Any])
 _OUTPUTS = msgspec.json.Decoder(list[_Output])
-_REPLY = msgspec.json.Decoder(_Reply)
-_ENCODER = msgspec.json.Encoder()
 
 
 def header_bytes(text: str | None) -> int | None:
@@ -138,14 +117,16 @@ def read_request(
     model: Signature,
     limits: Limits = Limits(),  # noqa: B008 - frozen
     max_length: int | None = None,
+    is_source: bool = True,
 ) -> InferRequest:
     """Read a request to `model` from `body`, whose first `n_json` bytes (all if None) are JSON.
 
-    The open dimensions of each input multiply to at most `max_length`. Raises InputError for anything that
-    the model does not accept; long parts are refused before they are decoded, since decoding blocks the event
-    loop.
+    The open dimensions of each input multiply to at most `max_length`. A request that another node forwarded
+    (not `is_source`) has its objective in `Pliant-Route`, and is explained by the node where it started.
+    Raises InputError for anything that the model does not accept; long parts are refused before they are
+    decoded, since decoding blocks the event loop.
     """
-    head, tail = _split_body(body, n_json)
+    head, tail = split_body(body, n_json)
     try:
         request = _REQUEST.decode(head)
         inputs = _inputs(request.inputs, limits)
@@ -167,97 +148,16 @@ def read_request(
     if len(tail):
         raise InputError(f"{len(tail)} bytes follow the last binary tensor; give their `binary_data_size`.")
     wanted, terms = _requested_outputs(outputs, parameters, model), read_terms(parameters)
-    return InferRequest(request.id, tensors, wanted, terms, _n_rows(inputs, model))
+    n_rows = _n_rows(inputs, model)
+    if not is_source:
+        return InferRequest(request.id, tensors, wanted, terms, n_rows)
+    objective = str(parameters["objective"]) if "objective" in parameters else None
+    explains = _read_flag(parameters, "explain")
+    return InferRequest(request.id, tensors, wanted, terms, n_rows, objective, explains)
 
 
-def write_reply(
-    request: InferRequest,
-    answers: Mapping[str, np.ndarray],
-    model: Signature,
-    parameters: Mapping[str, Any] = MappingProxyType({}),
-) -> InferBody:
-    """Encode the response to `request`, with tensors in the requested form and further `parameters`.
-
-    Raises InputError for text that is not UTF-8.
-    """
-    outputs, tail = [], []
-    for wanted in request.outputs:
-        port, array = wanted.port, answers[wanted.port.name]
-        about = (port.name, DATATYPES[port.dtype], list(array.shape))
-        if wanted.is_binary:
-            tail.append(write_bytes(array, port.dtype))
-            outputs.append(_ReplyOutput(*about, {"binary_data_size": len(tail[-1])}))
-        else:
-            outputs.append(_ReplyOutput(*about, data=write_json(array, port.dtype)))
-    head = _ENCODER.encode(_Reply(model.name, outputs, request.id, dict(parameters)))
-    return InferBody(b"".join((head, *tail)), len(head)) if tail else InferBody(head, None)
-
-
-def with_parameters(body: InferBody, parameters: Mapping[str, object]) -> InferBody:
-    """Add parameters to a checked response."""
-    if not parameters:
-        return body
-    head, tail = _split_body(body.content, body.header_bytes)
-    reply = _REPLY.decode(head)
-    head = _ENCODER.encode(structs.replace(reply, parameters={**reply.parameters, **parameters}))
-    return InferBody(head + bytes(tail), None if body.header_bytes is None else len(head))
-
-
-def answer_of(body: InferBody) -> tuple[_Reply, memoryview]:
-    """Return a response's head and tensor bytes. Raises InputError for invalid JSON."""
-    head, tail = _split_body(body.content, body.header_bytes)
-    try:
-        return _REPLY.decode(head), tail
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(f"the response is not valid JSON: {error}.") from error
-
-
-def check_reply(body: InferBody, request: InferRequest, model: Signature) -> float | None:
-    """Check another node's response to `request`; returns its accuracy. Raises InputError."""
-    reply, tail = answer_of(body)
-    asked = {wanted.port.name: wanted for wanted in request.outputs}
-    if (
-        reply.model_name != model.name
-        or reply.id != request.id
-        or {output.name for output in reply.outputs} != asked.keys()
-    ):
-        raise InputError(
-            f"the response does not belong to this request: {reply.id!r}, {[o.name for o in reply.outputs]}."
-        )
-    accuracy = reply.parameters.get("accuracy", 0.0)
-    if type(accuracy) not in (int, float) or not 0.0 <= accuracy <= 1.0:
-        raise InputError(f"the answer has an accuracy of {accuracy!r:.40}; expected a fraction, 0 to 1.")
-    n_bytes = 0
-    for output in reply.outputs:
-        wanted, size = asked[output.name], output.parameters.get("binary_data_size")
-        if output.datatype != DATATYPES[wanted.port.dtype] or wanted.is_binary != isinstance(size, int):
-            raise InputError(f"{output.name!r} has another datatype or form than requested.")
-        _check_answered(output, wanted.port, size)
-        n_bytes += size or 0
-        if size is None and not is_plain(output.data, wanted.port.dtype, output.shape):
-            data = output.data
-            if "float" in wanted.port.dtype and isinstance(data, list):
-                data = [0.0 if number is None else number for number in data]  # NaN and infinities
-            read_json(wanted.port.dtype, tuple(output.shape), msgspec.Raw(_ENCODER.encode(data)))
-    if n_bytes != len(tail):
-        raise InputError(f"the answer's tensors are {len(tail)} bytes, not {n_bytes}.")
-    return float(accuracy) if "accuracy" in reply.parameters else None
-
-
-def _check_answered(output: _ReplyOutput, port: Port, size: int | None) -> None:
-    """Raise InputError if the shape is not the port's, or does not match the number of bytes."""
-    dims = port.dims or ()
-    fits = len(output.shape) == len(dims) and all(
-        n >= 0 and wanted in (None, n) for n, wanted in zip(output.shape, dims, strict=False)
-    )
-    is_full = (
-        size is None or port.dtype == "bytes" or size == prod(output.shape) * numpy_dtype(port.dtype).itemsize
-    )
-    if not fits or not is_full:
-        raise InputError(f"{output.name!r} was answered as {output.shape} in {size} bytes; expected {port}.")
-
-
-def _split_body(body: bytes, n_bytes: int | None) -> tuple[bytes, memoryview]:
+def split_body(body: bytes, n_bytes: int | None) -> tuple[bytes, memoryview]:
+    """Return the JSON part, of `n_bytes` (all if None), and the binary tensors. Raises InputError."""
     if n_bytes is None:
         return body, memoryview(b"")
     if not 0 < n_bytes <= len(body):
@@ -379,9 +279,7 @@ def _fits(shape: tuple[int, ...], port: Port) -> bool:
 def _requested_outputs(
     outputs: list[_Output], parameters: Mapping[str, Any], model: Signature
 ) -> tuple[RequestedOutput, ...]:
-    is_binary = parameters.get("binary_data_output", False)
-    if type(is_binary) is not bool:
-        raise InputError(f"binary_data_output is {is_binary!r}; give true or false.")
+    is_binary = _read_flag(parameters, "binary_data_output")
     if not outputs:
         return tuple(RequestedOutput(port, is_binary) for port in model.outputs)
     ports = {port.name: port for port in model.outputs}
@@ -397,3 +295,10 @@ def _requested_outputs(
             raise InputError(f"{asked.name!r} has unsupported parameters: {asked.parameters}.")
         found[asked.name] = RequestedOutput(ports[asked.name], own)
     return tuple(found.values())
+
+
+def _read_flag(parameters: Mapping[str, Any], name: str) -> bool:
+    value = parameters.get(name, False)
+    if type(value) is not bool:
+        raise InputError(f"{name} is {value!r:.40}; give true or false.")
+    return value

@@ -13,17 +13,22 @@ import numpy as np
 from pliant.errors import InputError
 from pliant.route.choice.request_terms import Terms
 from pliant.serve.protocol.client_messages import read_answer, write_request
-from pliant.serve.protocol.inference import InferBody, InferRequest, Signature, write_reply
+from pliant.serve.protocol.inference import InferBody, InferRequest, Signature
+from pliant.serve.protocol.replies import write_reply
 
 _CUTS = ("none", "trained", "measured", "untrained")
 """Reasons for left-out layers, from the best known accuracy to the least known."""
+_EXPLANATION = ("reason", "hedged", "endpoints")
+"""Parameters of an explained answer."""
 
 
 def write_row(request: InferRequest, row: int, model: Signature, terms: Terms) -> InferBody:
-    """The request body of one row, with binary outputs and `terms`."""
+    """The request body of one row, with binary outputs and `terms`; only the first row is explained."""
     tensors = {name: array[row : row + 1] for name, array in request.tensors.items()}
     outputs = tuple(replace(wanted, is_binary=True) for wanted in request.outputs)
-    return write_request(replace(request, tensors=tensors, outputs=outputs), model, terms)
+    explains = request.explains and row == 0
+    one = replace(request, tensors=tensors, outputs=outputs, explains=explains)
+    return write_request(one, model, terms)
 
 
 def join_replies(request: InferRequest, answers: Sequence[InferBody], model: Signature) -> InferBody:
@@ -44,13 +49,17 @@ def join_replies(request: InferRequest, answers: Sequence[InferBody], model: Sig
 
 
 def _combined_parameters(every: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Combined parameters: the lowest accuracy, whether all were in time, total joules, the worst cut."""
+    """Combined parameters: the lowest accuracy, whether all were in time, total joules, the worst cut, every
+    endpoint, and the explanation of the first row."""
     found: dict[str, Any] = {}
     for name, least in (("accuracy", min), ("met", all), ("energy_j", sum)):
         values = [said[name] for said in every if name in said]
         if len(values) == len(every):
             found[name] = least(values)
+    endpoints = [str(said["endpoint"]) for said in every if "endpoint" in said]
+    if endpoints:
+        found["endpoint"] = ",".join(dict.fromkeys(endpoints))
     cuts = [said["cut"] for said in every if said.get("cut") in _CUTS]
     if cuts:
         found["cut"] = max(cuts, key=_CUTS.index)
-    return found
+    return found | {name: every[0][name] for name in _EXPLANATION if name in every[0]}

@@ -11,6 +11,7 @@ from typing import final
 
 from pliant.errors import InputError, NodeError, PeerCurveError, PliantError, RouteError
 from pliant.ir.link import Link
+from pliant.route.choice.objective import Objective
 from pliant.route.choice.request_terms import Terms
 from pliant.route.curve_advert import NAME, Trail
 from pliant.route.node_identity import NODE_HEADER, PROTOCOL_HEADER, Identity, mismatch, read_identity
@@ -40,13 +41,11 @@ REQUEST_HEADER = "Pliant-Request"
 CURVE_PATH = "/v2/pliant/curve"
 FIRST_GUESS = Link(latency_s=0.05, bandwidth_Bps=1e7)
 """Assumed link before its first use; no request is sent before a ping succeeded."""
-SHORTEST_S = 2.0
-PATIENCE = 10.0
+SHORTEST_S, PATIENCE = 2.0, 10.0
 _PING_S = 10.0
 _FIRST_PINGS = 3  # on a new connection: a stall in a single ping would count until the next T_ping
 _FIRST_CONTACT_S = 2.0
-_THROTTLE_S = 0.02
-_PAUSE_S = 1.0
+_THROTTLE_S, _PAUSE_S = 0.02, 1.0
 _OWN_ERRORS = (422, 503, 508)
 """Statuses of a healthy node: accuracy not available, overloaded, routing loop."""
 MISMATCH = 409
@@ -140,12 +139,13 @@ class Upstreams:
         slot: UpstreamSlot,
         terms: Terms = Terms(),  # noqa: B008 - frozen
         patience_s: float = inf,
+        objective: Objective | None = None,
     ) -> UpstreamAnswer:
         """Forward an input of length n to `upstream` in `slot` and return its response.
 
-        Raises NodeError if there is none, or none within `patience_s`; the caller should then use another
-        endpoint. After a status of BLAMES_INPUT the caller reports the upstream as `failed` if another
-        endpoint succeeds.
+        `objective` is the request's own. Raises NodeError if there is no response, or none within
+        `patience_s`; the caller should then use another endpoint. After a status of BLAMES_INPUT the caller
+        reports the upstream as `failed` if another endpoint succeeds.
         """
         usual_s = min(self._limits.hop_s, max(SHORTEST_S, PATIENCE * expected_s))
         timeout_s = min(usual_s, patience_s)
@@ -155,6 +155,7 @@ class Upstreams:
             sent.hops_left,
             self._router.name,
             self._address,
+            objective=None if objective is None else (objective.per_second, objective.per_joule),
             deadline_s=terms.deadline_s,
             accuracy_floor=terms.accuracy_floor,
             best_effort=bool(terms.best_effort),
