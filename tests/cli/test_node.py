@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import httpx
@@ -173,3 +174,68 @@ def test_explain_says_that_nobody_answers(cli: Callable[..., Result]) -> None:
     result = cli("route", "explain", "--length", 1, "--node", "http://127.0.0.1:1")
     assert result.exit_code == 1
     assert "no node answers" in result.output
+
+
+def test_every_line_on_stderr_is_json_where_that_is_asked_for(cache: Path) -> None:
+    """A collector of log lines failed at the first one, `pliant: serves ...`, and at the last."""
+    words = [
+        "node",
+        "sst2",
+        "--listen",
+        "127.0.0.1:0",
+        "--threads",
+        "1",
+        "--settle",
+        "1ms",
+        "--log-format",
+        "json",
+    ]
+    with _spoken(cache, *words) as (process, lines):
+        said = _next(lines, "serves sst2 http://127.0.0.1:")
+        assert (said["level"], said["logger"]) == ("info", "pliant.cli")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE_S) == 0
+        assert [line["message"] for line in lines][-1] == "stopped"
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "why"),
+    [
+        (["node", "sst2", "--latency", "soon"], 1, "cannot read 'soon'"),
+        (["node", "sst2", "--queue", "-1"], 2, "--queue"),
+        (["node", "sst2", "--no-such-option"], 2, "--no-such-option"),
+        (["node", "--config", "/no/such.toml"], 1, "/no/such.toml cannot be read"),
+        (["worker", "--join", "nowhere", "--key", "/no/key"], 1, "/no/key"),
+        (["worker"], 2, "--join HOST:PORT"),
+    ],
+)
+def test_an_error_that_ends_the_process_is_a_line_of_json(
+    cache: Path, words: list[str], status: int, why: str
+) -> None:
+    """Whether the value, the option or a file is wrong."""
+    with _spoken(cache, *words, "--log-format=json") as (process, lines):
+        (said,) = lines
+        assert said["level"] == "error"
+        assert why in said["message"]
+        assert process.wait(PATIENCE_S) == status
+
+
+@contextmanager
+def _spoken(cache: Path, *words: str) -> "Iterator[tuple[subprocess.Popen[str], Iterator[dict[str, Any]]]]":
+    """A process of `pliant`, and its lines on standard error, each of which is JSON."""
+    environment = {**os.environ, "PLIANT_CACHE": str(cache)}
+    process = subprocess.Popen([*PLIANT, *words], stderr=subprocess.PIPE, text=True, env=environment)
+    limit = Timer(PATIENCE_S, process.kill)  # a line that never comes would be waited for without end
+    limit.start()
+    try:
+        assert process.stderr is not None
+        yield process, map(json.loads, process.stderr)
+    finally:
+        limit.cancel()
+        process.kill()
+        process.communicate()
+
+
+def _next(lines: Iterator[dict[str, Any]], text: str) -> dict[str, Any]:
+    """The next line with `text`."""
+    return next(line for line in lines if text in line["message"])

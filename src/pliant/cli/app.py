@@ -5,6 +5,8 @@ waits for the imports of another.
 """
 
 import errno
+import logging
+from itertools import pairwise
 from pkgutil import resolve_name
 from typing import Any
 
@@ -51,12 +53,18 @@ VERBS = {
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 """Error numbers of a write to a full disk or beyond a quota."""
+_USAGE: Any = typer.BadParameter.__bases__[0]
+"""UsageError, any mistake in the words of a command line; Typer exports only this subclass of it."""
 
 
 class _LazyCommand(TyperCommand):
     """A command whose module is imported when it is called; until then only its summary is known."""
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        if _wants_json_lines(args):  # before the options are parsed: a mistake in them is a line too
+            from pliant.serve.telemetry.log_lines import log_to
+
+            log_to(None, "json", is_verbose=False)
         alone = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
         is_below = parent is not None and parent.parent is not None
         name = f"{parent.info_name} {self.name}" if is_below else str(self.name)
@@ -71,15 +79,32 @@ class _VerbGroup(TyperGroup):
         try:
             return super().invoke(ctx)
         except PliantError as error:
-            typer.echo(f"pliant: {error}", err=True)
+            _say_error(str(error))
             raise typer.Exit(1) from error
+        except _USAGE as error:
+            from pliant.serve.telemetry.log_lines import logs_json
+
+            if not logs_json():
+                raise
+            _say_error(error.format_message())
+            raise typer.Exit(error.exit_code) from error
         except KeyboardInterrupt as error:
             raise typer.Exit(130) from error
         except OSError as error:
             if error.errno not in _FULL:
                 raise
-            typer.echo(f"pliant: the output cannot be written: {error.strerror}. Free some space.", err=True)
+            _say_error(f"the output cannot be written: {error.strerror}. Free some space.")
             raise typer.Exit(1) from error
+
+
+def _wants_json_lines(words: list[str]) -> bool:
+    return "--log-format=json" in words or ("--log-format", "json") in pairwise(words)
+
+
+def _say_error(text: str) -> None:
+    from pliant.cli.shared.show import say
+
+    say(text, logging.ERROR)
 
 
 app = typer.Typer(

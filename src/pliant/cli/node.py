@@ -10,13 +10,14 @@ from typing import Annotated
 import typer
 
 from pliant import __version__, system
-from pliant.cli.cluster.cluster_options import KeyFile, Slower, say
+from pliant.cli.cluster.cluster_options import KeyFile, Slower
 from pliant.cli.shared.command import NamedOptions
-from pliant.cli.shared.show import print_json
+from pliant.cli.shared.show import print_json, say
 from pliant.cli.shared.verb_options import (
     AnyArithmetic,
     Json,
     LayersLeft,
+    LogLines,
     MemoryBound,
     Threads,
     Tolerance,
@@ -33,7 +34,7 @@ from pliant.serve.access.credentials import TokenFiles
 from pliant.serve.access.rates import parse_rates
 from pliant.serve.access.security import Tls, parse_address, read_tokens
 from pliant.serve.http.connections.arrival_loop import ArrivalLoop
-from pliant.serve.telemetry.log_lines import LogFormat, log_to
+from pliant.serve.telemetry.log_lines import log_to
 
 LEARN_S = 3.0
 """A node may time its model so long before it starts."""
@@ -239,13 +240,7 @@ class NodeArguments:
         bool,
         typer.Option("--verbose", help="Log every request: its id, endpoint and time."),
     ] = False
-    log_format: Annotated[
-        LogFormat,
-        typer.Option(
-            help="Format of log lines on standard error: `text`, or `json` with one object a line. "
-            "Both include the request's id, its trace and the model's version."
-        ),
-    ] = "text"
+    log_format: LogLines = "text"
     page_texts: Annotated[
         bool,
         typer.Option("--page-texts", help="Show the texts of requests on the page, to all who may open it."),

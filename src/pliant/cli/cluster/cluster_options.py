@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pliant.cli.cluster.process_metrics import MetricsAddress, primary_page
+from pliant.cli.shared.show import say
 from pliant.cli.shared.verb_options import Threads, shipped
 from pliant.cli.shared.weight_bits import parse_weights
 from pliant.cluster.lead.choose_partition import ModeOption, ShareRule
@@ -143,8 +144,3 @@ class PrimaryArguments:
             dilation=Dilation(self.dilate_compute),
             on_event=say,
         )
-
-
-def say(text: str) -> None:
-    """Print a message on stderr, separate from the command's output."""
-    typer.echo(f"pliant: {text}", err=True)

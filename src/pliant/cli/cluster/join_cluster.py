@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pliant import __version__
-from pliant.cli.cluster.cluster_options import DataEngine, DataPort, KeyFile, MemoryOption, say
+from pliant.cli.cluster.cluster_options import DataEngine, DataPort, KeyFile, MemoryOption
 from pliant.cli.cluster.process_metrics import MetricsAddress, worker_page
-from pliant.cli.shared.show import print_json
-from pliant.cli.shared.verb_options import Json, Threads, shipped
+from pliant.cli.shared.show import print_json, say
+from pliant.cli.shared.verb_options import Json, LogLines, Threads, shipped
 from pliant.quantities import parse_seconds
+from pliant.serve.telemetry.log_lines import log_to
 from pliant.settings import cache_folder, thread_count
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ class WorkerArguments:
         ),
     ] = "1s"
     metrics: MetricsAddress = None
+    log_format: LogLines = "text"
     json: Json = False
 
 
@@ -80,6 +82,7 @@ def worker(args: WorkerArguments) -> None:
     from pliant.cluster.control.timeouts import ClusterTimeouts
     from pliant.cluster.lead.open_member import MemberOptions, open_worker
 
+    log_to(None, args.log_format, is_verbose=False)
     if not (args.join or args.discover):
         raise typer.BadParameter(
             "give --join HOST:PORT, or --discover if a primary was started with --announce."

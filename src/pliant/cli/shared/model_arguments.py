@@ -11,8 +11,8 @@ from typing import Any, final
 from pliant.api.model import ElasticModel, EncoderModel, Model, OnnxGraph, RecurrentNetwork, unsupported_error
 from pliant.api.open_endpoint import open_endpoint
 from pliant.api.resolve import resolve
-from pliant.cli.cluster.cluster_options import say
 from pliant.cli.shared.refuse_options import refuse_options
+from pliant.cli.shared.show import say
 from pliant.cli.shared.verb_options import has_accuracy, no_examples_error
 from pliant.cli.shared.weight_bits import WeightBits, parse_weights
 from pliant.errors import InputError, NodeError

@@ -1,20 +1,26 @@
-"""Show progress bars, tables and JSON on the terminal."""
+"""Show messages, progress bars, tables and JSON on the terminal."""
 
+import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from pliant.api.open_elastic import OnProgress
+from pliant.serve.telemetry.log_lines import logs_json
+
+if TYPE_CHECKING:  # it imports the engine, which an error message must not need
+    from pliant.api.open_elastic import OnProgress
+
+_LOG = logging.getLogger("pliant.cli")
 
 
 @contextmanager
-def progress_bar() -> Iterator[OnProgress]:
+def progress_bar() -> "Iterator[OnProgress]":
     """Draws on stderr, if that is a terminal, while the context is open, from the first report on."""
     stderr = Console(stderr=True)
     with Progress(
@@ -34,6 +40,15 @@ def progress_bar() -> Iterator[OnProgress]:
             progress.update(tasks[kind], description=what, completed=done, total=total)
 
         yield on_progress
+
+
+def say(text: str, level: int = logging.INFO) -> None:
+    """Print a message on stderr, separate from the command's output: a log line where log lines are JSON."""
+    if logs_json():
+        _LOG.setLevel(logging.INFO)
+        _LOG.log(level, text)
+    else:
+        typer.echo(f"pliant: {text}", err=True)
 
 
 def print_json(value: Any) -> None:

@@ -34,6 +34,7 @@ from pliant.run.process_memory import memory_limit_of, preload_of
 from pliant.run.session.session import Session
 from pliant.run.submodel.elastic_session import ElasticSession
 from pliant.run.submodel.plans.submodel_planner import MARGIN, SessionOptions
+from pliant.serve.telemetry.log_lines import LogFormat
 from pliant.settings import cache_folder, thread_count
 from pliant.store.coding.quantize import Quantizer
 from pliant.store.read import Store
@@ -85,6 +86,13 @@ LayersLeft = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+LogLines = Annotated[
+    LogFormat,
+    typer.Option(
+        "--log-format",
+        help="Format of the lines on standard error: `text`, or `json` with one object a line.",
+    ),
+]
 
 
 _ANY_MODEL = ("threads", "memory", "dilate_compute")

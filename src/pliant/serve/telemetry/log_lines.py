@@ -71,13 +71,21 @@ class JsonLines(logging.Formatter):
 def log_to(stream: TextIO | None, form: LogFormat, is_verbose: bool) -> logging.Handler:
     """Write all log lines of the process to `stream` (default: standard error) in `form`.
 
-    `is_verbose` adds at least one line for each request. Returns the handler, which is installed on the root
-    logger, so that the caller can remove it.
+    This replaces the handler of an earlier call. `is_verbose` adds at least one line for each request.
+    Returns the handler, which is installed on the root logger, so that the caller can remove it.
     """
+    root = logging.getLogger()
+    for earlier in [one for one in root.handlers if isinstance(one.formatter, TextLines | JsonLines)]:
+        root.removeHandler(earlier)
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.addFilter(RequestFields())
     handler.setFormatter(JsonLines() if form == "json" else TextLines("%(asctime)s %(message)s"))
-    logging.getLogger().addHandler(handler)
+    root.addHandler(handler)
     if is_verbose:
         logging.getLogger("pliant.serve").setLevel(logging.INFO)
     return handler
+
+
+def logs_json() -> bool:
+    """Whether the log lines of this process are JSON."""
+    return any(isinstance(one.formatter, JsonLines) for one in logging.getLogger().handlers)
