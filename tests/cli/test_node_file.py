@@ -41,7 +41,7 @@ upstream = ["http://gateway:8080"]
 [[model]]
 name = "search"
 version = "2"
-source = "model.onnx"
+source = "imdb-lstm"
 memory = "20MB"
 load = false
 """
@@ -56,7 +56,7 @@ def test_a_file_holds_options_of_the_node_and_of_each_model(tmp_path: Path) -> N
     """What the command line says precedes it."""
     args, tables = read_options(written(tmp_path, WHOLE))
     assert (args.queue, args.peer_network, args.tls_cert) == (8, ["10.0.0.0/8"], Path("cert.pem"))
-    assert [table["source"] for table in tables] == ["sst2", "model.onnx"]
+    assert [table["source"] for table in tables] == ["sst2", "imdb-lstm"]
     (first,) = model_entries(args, tables[:1])
     assert first.endpoints.upstreams == ("http://gateway:8080",)
     assert first.endpoints.terms is not None
@@ -177,6 +177,34 @@ def _ends(session: Any) -> int:
         ("queue = 8", 'token-file = { file = "x" }', 3, '{ env = "NAME" } or { credential = "NAME" }'),
         ("queue = 8", 'tls-key = { env = "KEY" }', 3, 'give a path, or { credential = "NAME" }'),
         ("queue = 8", "token-file = { env = 3 }", 3, "give a path"),
+        ("queue = 8", "queue = -1", 3, "queue is -1; give 0 or more"),
+        ("queue = 8", "workers = -1", 3, "workers is -1; give 0 or more"),
+        ("queue = 8", "threads = 0", 3, "threads is 0; give 1 or more"),
+        ("queue = 8", "threads = 1_000_000", 3, "too many"),
+        ("queue = 8", "accuracy-floor = 1.5", 3, "accuracy-floor is 1.5; give 0 to 1"),
+        ("queue = 8", "accuracy-floor = nan", 3, "accuracy-floor is nan; give 0 to 1"),
+        ("queue = 8", "dilate = inf", 3, "dilate: "),
+        ("queue = 8", 'latency = "20"', 3, "latency: '20' has no unit"),
+        ("queue = 8", 'settle = "soon"', 3, "settle: cannot read 'soon'"),
+        ("queue = 8", 'memory = "much"', 3, "memory: cannot read 'much'"),
+        ("queue = 8", 'client-rate = "fast"', 3, "client-rate: "),
+        ("queue = 8", 'client-bandwidth = "fast"', 3, "client-bandwidth: "),
+        ("queue = 8", 'objective = "money"', 3, "objective: 'money' is not an objective"),
+        ("queue = 8", 'power = "much"', 3, "power: "),
+        ("queue = 8", 'radio = "umts"', 3, "radio: 'umts' is not a known radio"),
+        ("queue = 8", 'address = "gateway:8080"', 3, "give http://HOST:PORT"),
+        ("queue = 8", 'name = "no name"', 3, "name: "),
+        ('"127.0.0.1:0"', '"nowhere"', 2, "listen: 'nowhere' is not an address"),
+        ('"10.0.0.0/8"', '"10.0.0.0/40"', 4, "peer-network: "),
+        ('"20ms"', '"soon"', 9, "latency: cannot read 'soon'"),
+        ("http://gateway", "gateway", 10, "upstream: "),
+        ('"search"', '"no name"', 13, "name: 'no name' is not a model name"),
+        ("20MB", "much", 16, "memory: cannot read 'much'"),
+        ("load = false", "workers = -1", 17, "workers is -1; give 0 or more"),
+        ("load = false", 'cluster = "nowhere"', 17, "cluster: 'nowhere' is not an address"),
+        ("load = false", 'preload = "1MB"', 15, "no option --preload 1MB"),
+        ('"imdb-lstm"', '"no/such.onnx"', 15, "there is no file 'no/such.onnx'"),
+        ('version = "2"', 'version = "no version"', 14, "is not a model version"),
     ],
 )
 def test_each_mistake_is_named_with_its_line(tmp_path: Path, old: str, new: str, line: int, why: str) -> None:
@@ -188,6 +216,25 @@ def test_each_mistake_is_named_with_its_line(tmp_path: Path, old: str, new: str,
         read_options(written(tmp_path, text))
     assert f"node.toml:{line}: " in str(error.value)
     assert why in str(error.value)
+
+
+def test_mistakes_of_the_node_and_of_models_are_named_together(tmp_path: Path) -> None:
+    """A file that is corrected one start after the other keeps the node down for long."""
+    text = (
+        WHOLE.replace("queue = 8", "queue = -1")
+        .replace('"20ms"', '"soon"')
+        .replace('"sst2"', '"no/such.onnx"')
+    )
+    twice = '\n[[model]]\nname = "search"\nversion = "2"\nsource = "sst2"\n'
+    again = '\n[[model]]\nsource = "imdb-lstm"\n' * 2
+    with pytest.raises(InputError) as error:
+        read_options(written(tmp_path, text + twice + again))
+    lines = str(error.value).splitlines()
+    assert [line.partition(": ")[0] for line in lines] == [
+        f"{tmp_path}/node.toml:{number}" for number in (3, 8, 9, 20, 27)
+    ]
+    assert "two models are called search version 2" in lines[3]
+    assert "two models are called imdb-lstm" in lines[4]
 
 
 def test_a_file_that_is_no_toml_or_names_no_model_says_so(tmp_path: Path) -> None:
@@ -224,7 +271,7 @@ def test_secrets_are_read_from_variables_and_credentials(
         with pytest.raises(NodeError, match="LoadCredential"):
             read_options(replace(written(tmp_path, WHOLE), token_file=Path(f"credential:{name}")))
     monkeypatch.delenv("CREDENTIALS_DIRECTORY")
-    with pytest.raises(NodeError, match="no credential 'peers'"):
+    with pytest.raises(InputError, match=r"node\.toml:2: peer-token-file: there is no credential 'peers'"):
         read_options(written(tmp_path, said + WHOLE))
 
 
@@ -275,7 +322,7 @@ def test_a_hangup_changes_the_models_or_nothing(tmp_path: Path, caplog: pytest.L
             ("[[model", "is not valid TOML"),
             (both.replace(f'second"\nsource = "{path}', f'second"\nsource = "{broken}'), "broken"),
             (f'listen = "127.0.0.1:1"\n{both}', "listen cannot change"),
-            (f"queue = -1\n{both}", "the queue is -1"),
+            (f"queue = -1\n{both}", "queue is -1"),
             (f'client-rate = "fast"\n{both}', "is not a rate"),
         ):
             caplog.clear()
@@ -295,7 +342,7 @@ def test_a_file_with_no_compute_workers_is_refused(tmp_path: Path, cli: Callable
     given = written(tmp_path, text)
     result = cli("node", "--config", given.config)
     assert result.exit_code != 0
-    assert "the number of compute workers is 0; give 1 or more" in result.output
+    assert "node.toml:2: compute-workers is 0; give 1 or more" in result.output
 
 
 def test_a_hangup_finds_its_models_beside_the_event_loop(

@@ -2,14 +2,16 @@
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from pliant.errors import InputError
+from typer.models import OptionInfo
+
+from pliant.errors import InputError, PliantError
 from pliant.secret_sources import CREDENTIAL, VARIABLE
 
 MODEL = "model"
@@ -30,10 +32,26 @@ class NodeFile:
     models: tuple[Mapping[str, Any], ...]
 
 
-def read_node_file(path: Path, node: Mapping[str, Any], model: Mapping[str, Any]) -> NodeFile:
-    """Read the file at `path`; `node` and `model` are the types of the known options.
+@dataclass(frozen=True, slots=True)
+class FileOptions:
+    """The options that a table may have: their types, with the ranges of the command line, and parsers.
 
-    Raises InputError naming every mistake with its line, and the nearest known key for an unknown one.
+    A parser raises PliantError for a value that the option cannot have.
+    """
+
+    types: Mapping[str, Any]
+    parsers: Mapping[str, Callable[[Any], object]]
+
+
+ModelCheck = Callable[[Mapping[str, Any]], Iterator[tuple[str, str]]]
+"""Yields the mistakes of a model that no single option shows: the option to correct, and what is wrong."""
+
+
+def read_node_file(path: Path, node: FileOptions, model: FileOptions, check: ModelCheck) -> NodeFile:
+    """Read the file at `path` with options of the `node`, and in each `[[model]]` those of a `model`.
+
+    `check` sees the valid options of each model that has a source. Raises InputError naming every mistake
+    with its line, and the nearest known key for an unknown one.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -45,15 +63,12 @@ def read_node_file(path: Path, node: Mapping[str, Any], model: Mapping[str, Any]
     tables, lines = found.pop(MODEL, []), dict(_lines(text))
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise InputError(f"{path}:{lines.get((0, MODEL), 1)}: write each model as a table: [[model]].")
-    wrong = list(_mistakes(found, node, 0, lines))
+    wrong = [(0, key, why) for key, why in _mistakes(found, node)]
     for at, table in enumerate(tables, 1):
-        wrong += _mistakes(table, model, at, lines)
-        if "source" not in table:
-            wrong.append(
-                (lines.get((at, ""), 1), 'this model has no source: add one, such as source = "sst2".')
-            )
+        wrong += [(at, key, why) for key, why in _mistakes_of_model(table, model, check)]
     if wrong:
-        raise InputError("\n".join(f"{path}:{line}: {why}" for line, why in sorted(wrong)))
+        placed = sorted((lines.get((at, key), lines.get((at, ""), 1)), why) for at, key, why in wrong)
+        raise InputError("\n".join(f"{path}:{line}: {why}" for line, why in placed))
     return NodeFile(_named(found), tuple(_named(table) for table in tables))
 
 
@@ -70,42 +85,79 @@ def _field(key: str) -> str:
     return key.replace("-", "_")
 
 
-def _mistakes(
-    table: Mapping[str, Any], known: Mapping[str, Any], at: int, lines: Mapping[tuple[int, str], int]
-) -> Iterator[tuple[int, str]]:
+def _mistakes_of_model(
+    table: Mapping[str, Any], known: FileOptions, check: ModelCheck
+) -> Iterator[tuple[str, str]]:
+    """Yield as `_mistakes`; the key is "" for the table."""
+    wrong = dict(_mistakes(table, known))
+    yield from wrong.items()
+    if "source" not in table:
+        yield "", 'this model has no source: add one, such as source = "sst2".'
+    elif "source" not in wrong:
+        yield from check(_named({key: value for key, value in table.items() if key not in wrong}))
+
+
+def _mistakes(table: Mapping[str, Any], known: FileOptions) -> Iterator[tuple[str, str]]:
+    """Yield the keys with mistakes, and what is wrong."""
     for key, value in table.items():
-        line = lines.get((at, key), lines.get((at, ""), 1))
-        if _field(key) not in known:
-            near = get_close_matches(_field(key), known, 1, 0.0)
-            yield line, f"{key!r} is unknown; the nearest known key is {near[0].replace('_', '-')!r}."
-        elif isinstance(value, dict) and (kinds := SECRETS.get(_field(key))):
-            if [f"{kind}:" for kind in value if isinstance(value[kind], str)] not in [[one] for one in kinds]:
-                ways = " or ".join(f'{{ {kind.rstrip(":")} = "NAME" }}' for kind in kinds)
-                yield line, f"{key} is {value!r:.60}; give a path, or {ways}."
-        elif not _fits(value, known[_field(key)]):
-            yield line, f"{key} is {value!r:.60}; give {_wanted(known[_field(key)])}."
+        name = _field(key)
+        if name not in known.types:
+            near = get_close_matches(name, known.types, 1, 0.0)
+            yield key, f"{key!r} is unknown; the nearest known key is {near[0].replace('_', '-')!r}."
+        elif (wanted := _wanted(name, value, known.types[name])) is not None:
+            yield key, f"{key} is {value!r:.60}; give {wanted}."
+        elif (parse := known.parsers.get(name)) is not None:
+            try:
+                parse(_secret(value))
+            except PliantError as error:
+                yield key, f"{key}: {error}"
 
 
-def _fits(value: Any, wanted: Any) -> bool:
-    if get_origin(wanted) in (Union, UnionType):
-        return any(_fits(value, one) for one in get_args(wanted) if one is not NoneType)
-    if get_origin(wanted) is Literal:
-        return value in get_args(wanted)
-    if get_origin(wanted) in (list, tuple):
+def _wanted(name: str, value: Any, kind: Any) -> str | None:
+    """Return the values that the option has, unless `value` is of its type and in its range."""
+    if isinstance(value, dict) and (kinds := SECRETS.get(name)):
+        if [f"{kind}:" for kind in value if isinstance(value[kind], str)] in [[one] for one in kinds]:
+            return None
+        ways = " or ".join(f'{{ {kind.rstrip(":")} = "NAME" }}' for kind in kinds)
+        return f"a path, or {ways}"
+    if not _fits(value, kind):
+        return _described(kind)
+    least, most = _range(kind)
+    if (least is None or least <= value) and (most is None or value <= most):
+        return None
+    return f"{least:g} or more" if most is None else f"{least:g} to {most:g}"
+
+
+def _range(kind: Any) -> tuple[float | None, float | None]:
+    """Return the least and the greatest value that the command line accepts; None for no limit."""
+    options = [one for one in getattr(kind, "__metadata__", ()) if isinstance(one, OptionInfo)]
+    return (options[0].min, options[0].max) if options else (None, None)
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    if get_origin(kind) is Annotated:
+        return _fits(value, get_args(kind)[0])
+    if get_origin(kind) in (Union, UnionType):
+        return any(_fits(value, one) for one in get_args(kind) if one is not NoneType)
+    if get_origin(kind) is Literal:
+        return value in get_args(kind)
+    if get_origin(kind) in (list, tuple):
         return isinstance(value, list) and all(isinstance(one, str) for one in value)
-    if wanted is float:
+    if kind is float:
         return isinstance(value, int | float) and not isinstance(value, bool)
-    if wanted is Path:
+    if kind is Path:
         return isinstance(value, str)
-    return isinstance(value, wanted) and (wanted is bool or not isinstance(value, bool))
+    return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
 
 
-def _wanted(wanted: Any) -> str:
-    if get_origin(wanted) in (Union, UnionType):
-        return " or ".join(_wanted(one) for one in get_args(wanted) if one is not NoneType)
-    if get_origin(wanted) is Literal:
-        return " or ".join(f'"{one}"' for one in get_args(wanted))
-    if get_origin(wanted) in (list, tuple):
+def _described(kind: Any) -> str:
+    if get_origin(kind) is Annotated:
+        return _described(get_args(kind)[0])
+    if get_origin(kind) in (Union, UnionType):
+        return " or ".join(_described(one) for one in get_args(kind) if one is not NoneType)
+    if get_origin(kind) is Literal:
+        return " or ".join(f'"{one}"' for one in get_args(kind))
+    if get_origin(kind) in (list, tuple):
         return "a list of strings"
     names = {
         str: "a string",
@@ -114,7 +166,7 @@ def _wanted(wanted: Any) -> str:
         int: "a whole number",
         float: "a number",
     }
-    return names[wanted]
+    return names[kind]
 
 
 def _lines(text: str) -> Iterator[tuple[tuple[int, str], int]]:

@@ -3,24 +3,31 @@
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from pliant.cli.shared.model_arguments import MeasuredBytes, ModelArguments, parse_model
-from pliant.cli.shared.node_file import SECRETS, read_node_file
+from pliant.cli.shared.node_file import SECRETS, FileOptions, ModelCheck, read_node_file
 from pliant.cli.shared.refuse_options import option_text
+from pliant.cli.shared.weight_bits import parse_weights
 from pliant.errors import InputError, PliantError
-from pliant.quantities import parse_seconds
+from pliant.ir.dilation import Dilation
+from pliant.quantities import parse_bytes, parse_seconds
 from pliant.route.choice.objective import parse_objective
 from pliant.route.choice.request_terms import Terms
+from pliant.route.curve_advert import check_node_name
 from pliant.secret_sources import secret_path
 from pliant.serve.access.rates import parse_rates
+from pliant.serve.access.security import parse_address
 from pliant.serve.node.node_controls import NodeControls
-from pliant.serve.repository.model_entry import ModelEndpoints, ModelEntry, ModelKey
+from pliant.serve.node.power import check_power, read_radio
+from pliant.serve.repository.model_entry import ModelEndpoints, ModelEntry, ModelKey, distinct
 from pliant.serve.repository.model_folder import models_in
+from pliant.serve.upstream.callback import parse_callbacks
 from pliant.serve.upstream.client import checked_url
+from pliant.settings import thread_count
 
 if TYPE_CHECKING:
     from pliant.cli.node import NodeArguments
@@ -42,6 +49,41 @@ _NOT_IN_FILE = ("model", "config", "model_name", "named")
 TomlTable = Mapping[str, Any]
 
 
+def _check_cluster_address(text: str) -> None:
+    from pliant.cluster.net.zmq_sockets import host_and_port  # needs pyzmq
+
+    host_and_port(text)
+
+
+_PARSERS: Mapping[str, Callable[[Any], object]] = {
+    **{name: lambda path: secret_path(Path(path)) for name in SECRETS},
+    **dict.fromkeys(("listen", "grpc"), parse_address),
+    **dict.fromkeys(("memory", "preload"), parse_bytes),
+    "cluster": _check_cluster_address,
+    "address": checked_url,
+    "upstream": lambda urls: [checked_url(url) for url in urls],
+    "peer_network": parse_callbacks,
+    "client_rate": lambda text: parse_rates(text, None),
+    "client_bandwidth": lambda text: parse_rates(None, text),
+    "latency": lambda text: Terms(parse_seconds(text)),
+    "settle": parse_seconds,
+    "name": check_node_name,
+    "threads": thread_count,
+    "dilate": Dilation,
+    "weights": parse_weights,
+    "objective": parse_objective,
+    "power": check_power,
+    "radio": read_radio,
+}
+"""Parsers of the options of a node, which raise PliantError for a wrong value."""
+_PARSERS_OF_MODEL: Mapping[str, Callable[[Any], object]] = {
+    **_PARSERS,
+    "name": ModelKey,
+    "version": lambda version: ModelKey("model", version),
+    "memory": lambda text: text.startswith("@") or parse_bytes(text),  # of a cluster: @FILE
+}
+
+
 def read_options(args: "NodeArguments") -> tuple["NodeArguments", tuple[TomlTable, ...]]:
     """Return the options, those of the command line before those of `config`, and the models of that file.
 
@@ -55,19 +97,44 @@ def read_options(args: "NodeArguments") -> tuple["NodeArguments", tuple[TomlTabl
                 "--models."
             )
         return args, ()
-    types = get_type_hints(type(args))
-    ours = {name: kind for name, kind in types.items() if name not in _NOT_IN_FILE}
-    theirs = get_type_hints(ModelArguments) | {name: types[name] for name in _ENDPOINTS}
-    found = read_node_file(args.config, ours, theirs)
+    found = read_node_file(args.config, *_file_options(type(args)), _check_of_models())
     if not args.model and not found.models and args.models is None and "models" not in found.node:
         raise InputError(f'{args.config} names no model: add a section [[model]] with source = "sst2".')
     default = {one.name: one.default for one in fields(args)}
+    types = get_type_hints(type(args))
     said = {
-        name: _parse_value(value, ours[name])
+        name: _parse_value(value, types[name])
         for name, value in found.node.items()
         if name not in args.named and getattr(args, name) == default[name]
     }
     return replace(args, **said), found.models
+
+
+def _file_options(node: type[Any]) -> tuple[FileOptions, FileOptions]:
+    """Return the options that the file may have for the node, with arguments of type `node`, and a model."""
+    types = get_type_hints(node, include_extras=True)
+    ours = {name: kind for name, kind in types.items() if name not in _NOT_IN_FILE}
+    names = (*get_type_hints(ModelArguments), *_ENDPOINTS)
+    theirs = get_type_hints(ModelArguments) | {name: types[name] for name in names if name in types}
+    return FileOptions(ours, _PARSERS), FileOptions(theirs, _PARSERS_OF_MODEL)
+
+
+def _check_of_models() -> ModelCheck:
+    """Return the check of one model after the other: its source has its options, and no two have one name."""
+    known: list[ModelEntry] = []
+
+    def check(table: TomlTable) -> Iterator[tuple[str, str]]:
+        try:
+            entry = ModelArguments(**_model_fields(table)).entry(ModelEndpoints())
+        except PliantError as error:
+            yield "source", str(error)
+            return
+        try:
+            known[:] = distinct([*known, entry])
+        except InputError as error:
+            yield "name", str(error)
+
+    return check
 
 
 def model_entries(args: "NodeArguments", tables: Sequence[TomlTable]) -> list[ModelEntry]:
@@ -81,10 +148,15 @@ def model_entries(args: "NodeArguments", tables: Sequence[TomlTable]) -> list[Mo
         common |= {"memory": None if shares_memory(args) else args.memory}
     entries = [ModelArguments(**common | parse_model(text)).entry(ModelEndpoints()) for text in named]
     for table in tables:
-        types = get_type_hints(ModelArguments)
-        mine = {k: _parse_value(v, types[k]) for k, v in table.items() if k not in _ENDPOINTS}
-        entries.append(ModelArguments(**common | mine).entry(_endpoints(args, table)))
+        model = ModelArguments(**common | _model_fields(table))
+        entries.append(model.entry(_endpoints(args, table)))
     return entries
+
+
+def _model_fields(table: TomlTable) -> dict[str, Any]:
+    """Return the fields of ModelArguments that the table has."""
+    types = get_type_hints(ModelArguments)
+    return {k: _parse_value(v, types[k]) for k, v in table.items() if k not in _ENDPOINTS}
 
 
 def shares_memory(args: "NodeArguments") -> bool:
@@ -142,15 +214,13 @@ async def reload_models(given: "NodeArguments", running: "NodeArguments", contro
     the log gives the reason.
     """
     try:
-        args, tables = read_options(given)
+        args, tables = await asyncio.to_thread(read_options, given)  # which may download models
         others = [f.name for f in fields(args) if getattr(args, f.name) != getattr(running, f.name)]
         if fixed := [name for name in others if name not in _CHANGING]:
             names = ", ".join(name.replace("_", "-") for name in fixed)
             raise InputError(f"{names} cannot change while the node runs: restart it, or undo the change.")
         rates = parse_rates(args.client_rate, args.client_bandwidth)
-        if args.queue < 0:
-            raise InputError(f"the queue is {args.queue}; it must be 0 or more.")
-        entries = await asyncio.to_thread(model_entries, args, tables)  # which may download models
+        entries = await asyncio.to_thread(model_entries, args, tables)
         await controls.repository.configure(entries)
         controls.limit(args.queue, rates)
     except PliantError as error:

@@ -31,6 +31,12 @@ def read_power(text: str, served: Session[Any]) -> PowerModel:
     return _read_watts(text, "this device")
 
 
+def check_power(text: str) -> None:
+    """Raise NodeError unless `text` is a number of watts, or `measure`."""
+    if text != MEASURE:
+        _read_watts(text, "this device")
+
+
 def _read_watts(text: str, device: str) -> PowerModel:
     try:
         return PowerModel(device, 0.0, float(text), "given")
