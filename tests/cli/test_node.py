@@ -220,6 +220,32 @@ def test_an_error_that_ends_the_process_is_a_line_of_json(
         assert process.wait(PATIENCE_S) == status
 
 
+def test_a_hangup_serves_a_model_that_was_added_to_the_file(cache: Path, tmp_path: Path) -> None:
+    """From the signal on: nothing else tells the process that its file has changed."""
+    file, model = tmp_path / "node.toml", '[[model]]\nsource = "imdb-lstm"\nname = "NAME"\n'
+    file.write_text(model.replace("NAME", "first"))
+    words = [
+        "node",
+        "--config",
+        str(file),
+        "--listen",
+        "127.0.0.1:0",
+        "--threads",
+        "1",
+        "--log-format",
+        "json",
+    ]
+    with _spoken(cache, *words) as (process, lines):
+        url = _next(lines, "serves first ")["message"].split()[2]
+        file.write_text(model.replace("NAME", "first") + model.replace("NAME", "second"))
+        process.send_signal(signal.SIGHUP)
+        assert _next(lines, str(file))["message"] == f"{file} was read again"
+        tensor = {"name": "text", "shape": [1], "datatype": "BYTES", "data": ["a lovely film"]}
+        path = f"{url}/v2/models/second/infer"
+        answer = httpx.post(path, json={"inputs": [tensor]}, timeout=PATIENCE_S)
+        assert answer.json()["outputs"][1]["data"] == ["positive"]
+
+
 @contextmanager
 def _spoken(cache: Path, *words: str) -> "Iterator[tuple[subprocess.Popen[str], Iterator[dict[str, Any]]]]":
     """A process of `pliant`, and its lines on standard error, each of which is JSON."""

@@ -14,10 +14,18 @@ from typer.testing import Result
 from pliant.api.open_encoder import open_encoder
 from pliant.api.open_endpoint import open_endpoint
 from pliant.cli.node import NodeArguments
-from pliant.cli.shared.node_models import model_entries, read_options, reload_models, shares_memory
+from pliant.cli.shared.node_models import (
+    model_entries,
+    read_options,
+    reload_models,
+    shares_memory,
+    terms_of,
+)
 from pliant.cluster.net.key import new_key
 from pliant.errors import InputError, NodeError
 from pliant.plan.split.stage_graphs import whole_weight_bytes
+from pliant.route.choice.objective import ENERGY
+from pliant.route.choice.request_terms import Terms
 from pliant.run.process_memory import MemoryBudget
 from pliant.serve.access.security import read_tokens
 from pliant.serve.repository.model_entry import ModelEntry
@@ -59,7 +67,6 @@ def test_a_file_holds_options_of_the_node_and_of_each_model(tmp_path: Path) -> N
     assert [table["source"] for table in tables] == ["sst2", "imdb-lstm"]
     (first,) = model_entries(args, tables[:1])
     assert first.endpoints.upstreams == ("http://gateway:8080",)
-    assert first.endpoints.terms is not None
     assert first.endpoints.terms.deadline_s == 0.02
     args, _ = read_options(replace(written(tmp_path, WHOLE), queue=9))
     assert args.queue == 9
@@ -298,6 +305,40 @@ def test_a_hangup_changes_the_queue_and_rates(tmp_path: Path) -> None:
         _on_loop(node, given, args)
         assert statuses() == [200] * 4
         assert node.controls.admission.queue == args.queue
+
+
+def test_a_hangup_changes_the_defaults_of_requests(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The model stays loaded, with its own defaults; a floor that it never reaches changes nothing."""
+    model = f'[[model]]\nname = "NAME"\nsource = "{sums(tmp_path)}"\nthreads = 1\n'
+    text = model.replace("NAME", "first") + model.replace("NAME", "own") + 'latency = "3s"\n'
+    given = written(tmp_path, f'power = "2"\nlatency = "1s"\n{text}')
+    args, tables = read_options(given)
+    with running_models(model_entries(args, tables), terms=terms_of(args)) as node:
+        assert node.repository is not None
+        first, own = node.repository.nodes
+        assert (first.terms, own.terms) == (Terms(1.0), Terms(3.0))
+        written(tmp_path, f'power = "2"\nlatency = "2s"\nbest-effort = true\nobjective = "energy"\n{text}')
+        _on_loop(node, given, args)
+        assert [*node.repository.nodes] == [first, own]
+        assert (first.terms, own.terms) == (Terms(2.0, None, True), Terms(3.0, None, True))
+        assert first.objective == own.objective == ENERGY
+        later = text + model.replace("NAME", "later")
+        broken = tmp_path / "broken.onnx"
+        broken.write_bytes(b"no model")
+        for refused, why in (
+            (f'power = "2"\naccuracy-floor = 0.5\n{later}', "no request could have an accuracy floor of 0.5"),
+            (f'power = "2"\nlatency = "4s"\n{text}[[model]]\nsource = "{broken}"\n', "broken.onnx"),
+            (f'power = "2"\nlatency = "soon"\n{text}', "node.toml:2: latency: cannot read 'soon'"),
+        ):
+            caplog.clear()
+            written(tmp_path, refused)
+            _on_loop(node, given, args)
+            assert why in caplog.text
+            assert [*node.repository.nodes] == [first, own]
+            assert first.terms == Terms(2.0, None, True)
+        written(tmp_path, f'power = "2"\nlatency = "5s"\n{later}')
+        _on_loop(node, given, args)
+        assert [one.terms for one in node.repository.nodes] == [Terms(5.0), Terms(3.0), Terms(5.0)]
 
 
 def test_a_hangup_changes_the_models_or_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

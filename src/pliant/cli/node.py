@@ -24,11 +24,8 @@ from pliant.cli.shared.verb_options import (
     shipped,
 )
 from pliant.cli.shared.weight_bits import WeightBits
-from pliant.errors import NodeError
 from pliant.plan.precision import TOLERANCE
 from pliant.quantities import parse_bytes, parse_seconds
-from pliant.route.choice.objective import parse_objective
-from pliant.route.choice.request_terms import Terms
 from pliant.run.process_memory import MemoryBudget
 from pliant.serve.access.credentials import TokenFiles
 from pliant.serve.access.rates import parse_rates
@@ -262,9 +259,11 @@ def node(args: NodeArguments) -> None:
     from pliant.cli.shared.node_models import (
         found_models,
         model_entries,
+        objective_of,
         read_options,
         reload_models,
         shares_memory,
+        terms_of,
     )
     from pliant.serve.node.node_controls import NodeControls
     from pliant.serve.node.power import read_radio
@@ -272,9 +271,6 @@ def node(args: NodeArguments) -> None:
     from pliant.serve.upstream.callback import parse_callbacks
 
     args, tables = read_options(given)
-    objective = parse_objective(args.objective)
-    if objective.per_joule and args.power is None:
-        raise NodeError("--objective counts joules, which needs the power of this device: add --power.")
     log_to(None, args.log_format, args.verbose)
     options = NodeOptions(
         listen=parse_address(args.listen),
@@ -297,13 +293,9 @@ def node(args: NodeArguments) -> None:
         compute_workers=args.compute_workers,
         page_texts=args.page_texts,
         settle_s=parse_seconds(args.settle),
-        terms=Terms(
-            None if args.latency is None else parse_seconds(args.latency),
-            args.accuracy_floor,
-            args.best_effort or None,
-        ),
+        terms=terms_of(args),
         learn_s=LEARN_S,
-        objective=objective,
+        objective=objective_of(args),
         radio=None if args.radio is None else read_radio(args.radio),
     )
 

@@ -12,10 +12,10 @@ from pliant.cli.shared.model_arguments import MeasuredBytes, ModelArguments, par
 from pliant.cli.shared.node_file import SECRETS, FileOptions, ModelCheck, read_node_file
 from pliant.cli.shared.refuse_options import option_text
 from pliant.cli.shared.weight_bits import parse_weights
-from pliant.errors import InputError, PliantError
+from pliant.errors import InputError, NodeError, PliantError
 from pliant.ir.dilation import Dilation
 from pliant.quantities import parse_bytes, parse_seconds
-from pliant.route.choice.objective import parse_objective
+from pliant.route.choice.objective import Objective, parse_objective
 from pliant.route.choice.request_terms import Terms
 from pliant.route.curve_advert import check_node_name
 from pliant.secret_sources import secret_path
@@ -33,9 +33,10 @@ if TYPE_CHECKING:
     from pliant.cli.node import NodeArguments
 
 _LOG = logging.getLogger("pliant.serve")
-_ENDPOINTS = ("upstream", "discover", "announce", "latency", "accuracy_floor", "best_effort", "objective")
+_TERMS = ("latency", "accuracy_floor", "best_effort", "objective")
+_ENDPOINTS = ("upstream", "discover", "announce", *_TERMS)
 """Options of a node that a model in its file may override."""
-_CHANGING = ("queue", "client_rate", "client_bandwidth")
+_CHANGING = ("queue", "client_rate", "client_bandwidth", *_TERMS)
 """Options of a node that may change while it runs."""
 _COMMON = ("threads", "dilate", "power")
 """Options of a node that apply to each of several models."""
@@ -149,7 +150,7 @@ def model_entries(args: "NodeArguments", tables: Sequence[TomlTable]) -> list[Mo
     entries = [ModelArguments(**common | parse_model(text)).entry(ModelEndpoints()) for text in named]
     for table in tables:
         model = ModelArguments(**common | _model_fields(table))
-        entries.append(model.entry(_endpoints(args, table)))
+        entries.append(model.entry(_endpoints(table)))
     return entries
 
 
@@ -157,6 +158,20 @@ def _model_fields(table: TomlTable) -> dict[str, Any]:
     """Return the fields of ModelArguments that the table has."""
     types = get_type_hints(ModelArguments)
     return {k: _parse_value(v, types[k]) for k, v in table.items() if k not in _ENDPOINTS}
+
+
+def terms_of(args: "NodeArguments") -> Terms:
+    """Return the default terms of requests. Raises InputError."""
+    deadline_s = None if args.latency is None else parse_seconds(args.latency)
+    return Terms(deadline_s, args.accuracy_floor, args.best_effort or None)
+
+
+def objective_of(args: "NodeArguments") -> Objective:
+    """Return the objective of requests. Raises PliantError, also for joules of an unknown power."""
+    objective = parse_objective(args.objective)
+    if objective.per_joule and args.power is None:
+        raise NodeError("--objective counts joules, which needs the power of this device: add --power.")
+    return objective
 
 
 def shares_memory(args: "NodeArguments") -> bool:
@@ -208,7 +223,7 @@ def found_models(args: "NodeArguments") -> Callable[[], Sequence[ModelEntry]]:
 
 
 async def reload_models(given: "NodeArguments", running: "NodeArguments", controls: NodeControls) -> None:
-    """Read the file again and apply its models, queue and client limits; raises nothing.
+    """Read the file again and apply its models, limits of clients and defaults of requests; raises nothing.
 
     A file with a mistake, or with a change of an option that is fixed while the node runs, changes nothing;
     the log gives the reason.
@@ -221,7 +236,7 @@ async def reload_models(given: "NodeArguments", running: "NodeArguments", contro
             raise InputError(f"{names} cannot change while the node runs: restart it, or undo the change.")
         rates = parse_rates(args.client_rate, args.client_bandwidth)
         entries = await asyncio.to_thread(model_entries, args, tables)
-        await controls.repository.configure(entries)
+        await controls.configure(entries, terms_of(args), objective_of(args))
         controls.limit(args.queue, rates)
     except PliantError as error:
         _LOG.error("models and limits are unchanged: %s", error)
@@ -229,14 +244,10 @@ async def reload_models(given: "NodeArguments", running: "NodeArguments", contro
     _LOG.warning("%s was read again", given.config)
 
 
-def _endpoints(args: "NodeArguments", table: TomlTable) -> ModelEndpoints:
+def _endpoints(table: TomlTable) -> ModelEndpoints:
     """Raises PliantError for invalid addresses and terms."""
-    latency = table.get("latency", args.latency)
-    terms = Terms(
-        None if latency is None else parse_seconds(latency),
-        table.get("accuracy_floor", args.accuracy_floor),
-        table.get("best_effort", args.best_effort) or None,
-    )
+    deadline_s = parse_seconds(table["latency"]) if "latency" in table else None
+    terms = Terms(deadline_s, table.get("accuracy_floor"), table.get("best_effort"))
     upstreams = table.get("upstream")
     return ModelEndpoints(
         None if upstreams is None else tuple(checked_url(url) for url in upstreams),

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol
 
-from pliant.errors import BudgetError, NodeError
+from pliant.errors import NodeError
 
 try:
     from pliant.serve.http.connections.server import NodeServer, bind
@@ -55,7 +55,7 @@ from pliant.serve.answers.answer_energy import AnswerEnergy
 from pliant.serve.answers.metrics import Metrics
 from pliant.serve.http.body_reader import BodyReader
 from pliant.serve.http.limits import Limits
-from pliant.serve.node.node_controls import NodeControls
+from pliant.serve.node.node_controls import NodeControls, plan_for_floor
 from pliant.serve.node.reloads import Reloads
 from pliant.serve.page.answer_feed import AnswerFeed
 from pliant.serve.repository.model_entry import (
@@ -203,7 +203,14 @@ async def serve_models(
         open_.enter_context(reloads.on_hangup())
 
         async def connect(entry: ModelEntry, opened: OpenModel, stack: AsyncExitStack) -> ConnectedModel:
-            own = replace(with_endpoints(options, entry.endpoints), learn_s=learn_s, queue=controls.queue)
+            now = replace(
+                options,
+                learn_s=learn_s,
+                queue=controls.queue,
+                terms=controls.terms,
+                objective=controls.objective,
+            )
+            own = with_endpoints(now, entry.endpoints)
             shared = admission, memory, credentials, repository.metrics_of(entry.key)
             node, withdraw = await _connect_model(own, entry.key, opened, shared, stack)
             app = model_app(node, repository.nodes, bodies, access, version, options.callbacks, page, tracer)
@@ -219,7 +226,9 @@ async def serve_models(
         )
         page = [*page_routes(shown), embeddings]
         repository = ModelRepository(entries, ModelLoader(connect, memory), find)
-        controls = NodeControls(repository, reloads, access, admission, options.queue)
+        controls = NodeControls(
+            repository, reloads, access, admission, options.queue, options.terms, options.objective
+        )
         open_.push_async_callback(repository.close)
         await repository.start()
         paths = RepositoryPaths(repository, bodies, access, options.name or "", version, page, tracer)
@@ -266,6 +275,7 @@ async def serve_models(
 def with_endpoints(options: NodeOptions, own: ModelEndpoints) -> NodeOptions:
     """The options of one model's node, with its own overrides."""
     given = {f.name: getattr(own, f.name) for f in fields(own)}
+    given["terms"] = own.terms.with_defaults(options.terms)
     return replace(options, **{name: value for name, value in given.items() if value is not None})
 
 
@@ -283,7 +293,7 @@ async def _connect_model(
             stack.push_async_callback(asyncio.to_thread, session.close)
     alone = opened.cluster is None and not options.upstreams and not options.discovers
     floor = (options.terms.accuracy_floor or 0.0) if alone else 0.0
-    await asyncio.to_thread(_ask_for_curve, floor, opened.local)
+    await asyncio.to_thread(plan_for_floor, floor, opened.local)
     options = replace(options, energy=opened.energy or options.energy)
     opened.local.divide_threads(options.compute_workers)
     admission, memory, credentials, metrics = shared
@@ -299,17 +309,6 @@ async def _connect_model(
 
         await announce(node, options.address or "", credentials, announced)
     return node, announced.aclose
-
-
-def _ask_for_curve(floor: float, served: Session[Any]) -> None:
-    """Make the session compute its plans in advance, so that no request waits for them.
-
-    Raises NodeError if the node's own floor would refuse every request.
-    """
-    try:
-        served.curve(floor)
-    except BudgetError as error:
-        raise NodeError(f"no request could have an accuracy floor of {floor:g}: {error}") from error
 
 
 def make_node(

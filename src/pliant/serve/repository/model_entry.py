@@ -7,7 +7,7 @@ from typing import Any
 
 from pliant.errors import InputError
 from pliant.route.choice.objective import Objective
-from pliant.route.choice.request_terms import Terms
+from pliant.route.choice.request_terms import NO_TERMS, Terms
 from pliant.run.process_memory import MemoryBudget
 from pliant.run.session.session import Session
 from pliant.serve.answers.answer_energy import AnswerEnergy
@@ -74,13 +74,14 @@ class OpenModel:
 class ModelEndpoints:
     """Options of a model's node that differ from the other models; None means the node's options.
 
-    `upstreams` are other nodes with this model; `terms` are the defaults of requests that start here.
+    `upstreams` are other nodes with this model; `terms` are the defaults of requests that start here,
+    completed by those of the node.
     """
 
     upstreams: tuple[str, ...] | None = None
     discovers: bool | None = None
     is_announced: bool | None = None
-    terms: Terms | None = None
+    terms: Terms = NO_TERMS
     objective: Objective | None = None
 
 

@@ -8,6 +8,7 @@ from math import ceil
 from typing import final
 
 from pliant.errors import BudgetError, DeadlineError, NodeError, PliantError
+from pliant.route.choice.objective import Objective
 from pliant.route.choice.request_terms import Terms
 from pliant.run.process_memory import release_unused
 from pliant.serve.answers.metrics import Metrics
@@ -22,6 +23,7 @@ from pliant.serve.repository.model_slot import (
     LiveNodes,
     ModelSlot,
     find_slots,
+    for_each,
 )
 
 _LOG = logging.getLogger("pliant.serve")
@@ -130,7 +132,7 @@ class ModelRepository:
         await self.refresh()
 
         def load() -> Awaitable[None]:  # after other changes, which may have replaced the slots
-            return _each(find_slots(self._slots, name, version), self._load_if_other)
+            return for_each(find_slots(self._slots, name, version), self._load_if_other)
 
         await self._run_exclusively(load)
 
@@ -143,7 +145,7 @@ class ModelRepository:
         slots = find_slots(self._slots, name, version)
         for slot in slots:
             slot.is_wanted = False  # new requests are refused
-        await self._run_exclusively(lambda: _each(slots, self._unload))
+        await self._run_exclusively(lambda: for_each(slots, self._unload))
 
     def lease(self, name: str, version: str | None = None, asked: Terms | None = None) -> "_Lease":
         """A context that keeps the model loaded for one request; the newest version if none is given.
@@ -169,6 +171,11 @@ class ModelRepository:
         """
         wanted = {entry.key: entry for entry in distinct(entries)}
         await self._run_exclusively(lambda: self._configure(wanted))
+
+    def use_defaults(self, terms: Terms, objective: Objective) -> None:
+        """Change the default terms and objective of requests for all models."""
+        for slot in self._slots.values():
+            slot.use_defaults(terms, objective)
 
     def is_served(self, name: str, version: str | None = None) -> bool:
         """Whether requests are served: the model is loaded, or a request would load it."""
@@ -391,8 +398,3 @@ class _Lease:
 
     async def __aexit__(self, *error: object) -> None:
         self._live.release(self._clock())
-
-
-async def _each(slots: Iterable[ModelSlot], act: Callable[[ModelSlot], Awaitable[None]]) -> None:
-    for slot in slots:
-        await act(slot)

@@ -1,11 +1,12 @@
 """A known model, loaded or not, and the requests that wait for it."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, final, overload
 
 from pliant.errors import NodeError
+from pliant.route.choice.objective import Objective
 from pliant.route.choice.request_terms import NO_TERMS, Terms
 from pliant.serve.answers.metrics import Metrics
 from pliant.serve.node.serving_node import ServingNode
@@ -76,6 +77,13 @@ class ModelSlot:
         self.state, self.reason, self.is_wanted, self.terms = "READY", "", True, live.node.terms
         return old
 
+    def use_defaults(self, terms: Terms, objective: Objective) -> None:
+        """Use these for requests from now on, except what the model's entry says itself."""
+        own = self.entry.endpoints
+        self.terms = own.terms.with_defaults(terms)
+        if self.live is not None:
+            self.live.node.terms, self.live.node.objective = self.terms, own.objective or objective
+
     async def retire(self, reason: str) -> None:
         """Close the model after its pending requests."""
         live, self.live = self.live, None
@@ -103,6 +111,12 @@ def find_slots(slots: Slots, name: str, version: str | None) -> list[ModelSlot]:
         have = ", ".join(slot.key.version for slot in found)
         raise NodeError(f"{name} has no version {(version or '')[:80]!r}; it has {have}.", status=404)
     return some
+
+
+async def for_each(slots: Iterable[ModelSlot], act: Callable[[ModelSlot], Awaitable[None]]) -> None:
+    """Await `act` for one slot after the other."""
+    for slot in slots:
+        await act(slot)
 
 
 @final
