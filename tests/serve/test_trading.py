@@ -93,9 +93,12 @@ def asked(node: Running, **parameters: float) -> Any:
 
 
 def told(response: httpx.Response) -> tuple[str, dict[str, Any]]:
+    """The word, and the parameters but for the endpoint, which is the one that marked it."""
     assert response.status_code == 200, response.text
     said = response.json()
-    return said["outputs"][0]["data"][0], said.get("parameters", {})
+    word, found = said["outputs"][0]["data"][0], said["parameters"]
+    assert found.pop("endpoint") == ("up" if word.endswith("@up") else "local")
+    return word, found
 
 
 def test_a_node_alone_answers_with_what_fits_and_says_so() -> None:
