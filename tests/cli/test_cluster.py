@@ -11,13 +11,18 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 from typer.testing import CliRunner
 
 from pliant.api.open_cluster import Cluster
 from pliant.cli.app import app
+from pliant.cluster.lead.status_report import ClusterStatus
+from pliant.serve.telemetry.cluster_metrics import metrics_of_primary
 from tests.cli.conftest import Cli
 from tests.cluster.ports import unused_ports
-from tests.cluster.processes import PATIENT, WAIT_S, command, small_model, workers
+from tests.cluster.processes import PATIENT, WAIT_S, WorkerProcess, command, small_model, workers
+from tests.serve.test_routing import until
 
 
 def test_a_key_is_made_once_and_never_over_another(cli: Cli, tmp_path: Path) -> None:
@@ -150,6 +155,58 @@ def test_a_node_answers_over_the_workers_that_join_it(tmp_path: Path) -> None:
     finally:
         node.kill()
         node.communicate()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("names", [("alone",), ("first", "second")])
+def test_a_node_shows_when_a_worker_of_its_clusters_is_gone(tmp_path: Path, names: tuple[str, ...]) -> None:
+    """It leads them for months, and an alert reads this: as a primary shows it, for each of its models."""
+    key, said, model = tmp_path / "key", tmp_path / "said", small_model(tmp_path)
+    subprocess.run(command("cluster", "key", str(key)), check=True, capture_output=True)
+    joins = [f"127.0.0.1:{port}" for port in unused_ports(len(names))]
+    words = [f"{names[0]}={model}", "--cluster", joins[0], "--key", str(key), "--threads", "1"]
+    if len(names) > 1:
+        sections = [
+            f"[[model]]\nname = '{name}'\nsource = '{model}'\n"
+            f"cluster = '{join}'\nkey = '{key}'\nthreads = 1\n"
+            for name, join in zip(names, joins, strict=True)
+        ]
+        (tmp_path / "node.toml").write_text("\n".join(sections))
+        words = ["--config", str(tmp_path / "node.toml")]
+
+    def usable(url: str) -> dict[str, float]:
+        """The worker, by the models that it works for."""
+        rows = samples(url)["pliant_cluster_member_usable"]
+        return {row.labels["model"]: row.value for row in rows if row.labels["member"] == "w"}
+
+    asked = command("node", *words, "--listen", "127.0.0.1:0", "--settle", "1ms", "--json")
+    with said.open("wb") as errors:
+        node = subprocess.Popen(asked, stdout=subprocess.PIPE, stderr=errors)
+    try:
+        assert node.stdout is not None
+        more = [word for join in joins[1:] for word in ("--join", join)]
+        worker = WorkerProcess("w", joins[0], key, model, tmp_path, *more)
+        try:
+            told = node.stdout.readline()
+            assert told, said.read_text()
+            url = json.loads(told)["url"]
+            assert usable(url) == dict.fromkeys(names, 1.0)
+            want = {family.name for family in metrics_of_primary(ClusterStatus("", "", "", ()))}
+            assert {name for name in samples(url) if name.startswith("pliant_cluster_")} == want
+        finally:
+            worker.kill()
+        until(lambda: usable(url) == dict.fromkeys(names, 0.0))
+        node.terminate()
+        assert node.wait(60) == 0, said.read_text()
+    finally:
+        node.kill()
+        node.communicate()
+
+
+def samples(url: str) -> dict[str, list[Sample]]:
+    """What a page of metrics has, by families."""
+    text = httpx.get(f"{url}/metrics", timeout=60).text
+    return {family.name: family.samples for family in text_string_to_metric_families(text)}
 
 
 def test_a_node_over_a_cluster_bounds_its_own_memory(cli: Cli, tmp_path: Path) -> None:

@@ -18,12 +18,12 @@ from pliant.api.open_encoder import open_encoder
 from pliant.api.open_endpoint import open_endpoint
 from pliant.cli.cluster.process_metrics import primary_page, worker_page
 from pliant.cluster.lead.open_member import MemberOptions, open_worker
-from pliant.cluster.net.key import new_key
+from pliant.cluster.net.key import make_key, new_key
 from pliant.models.encoder.encoder_source import EncoderSource
 from pliant.route.choice.energy import PowerModel
 from pliant.run.process_memory import MemoryBudget
 from pliant.serve.answers.answer_energy import AnswerEnergy
-from tests.cluster.processes import PATIENT, WAIT_S, small_model
+from tests.cluster.processes import PATIENT, WAIT_S, WorkerProcess, small_model
 from tests.deploy.prometheus import DEPLOY, Prometheus, binary, scraping
 from tests.serve.models import Upper
 from tests.serve.nodes import PATIENCE_S, Running, asking, fixed, reserved, running
@@ -52,7 +52,7 @@ def expressions() -> dict[str, str]:
 
 
 def test_promtool_accepts_configuration_and_alerts_and_their_tests_pass() -> None:
-    """`alerts_test.yml` says when each of three alerts fires, and when it does not."""
+    """`alerts_test.yml` says when some of the alerts fire, and when they do not."""
     promtool, folder = binary("promtool"), DEPLOY / "prometheus"
     for words in (
         ("check", "config", "prometheus.yml"),
@@ -179,11 +179,6 @@ def test_alerts_fire_for_a_node_that_has_gone_and_clear_once_it_is_back(tmp_path
     """Who operates hears of it, and of its end; the node below answers by itself meanwhile."""
     binary("prometheus")
 
-    def firing() -> set[str]:
-        return {
-            one["labels"]["alertname"] for one in seen.get("alerts")["alerts"] if one["state"] == "firing"
-        }
-
     with reserved() as where, ExitStack() as stack:
         above = {"listen": where, "name": "up"}
         first = stack.enter_context(ExitStack())
@@ -191,12 +186,51 @@ def test_alerts_fire_for_a_node_that_has_gone_and_clear_once_it_is_back(tmp_path
         end = stack.enter_context(running(Upper(), name="end", upstreams=(up.url,), **fixed((1, 1.0))))
         seen = stack.enter_context(scraping(tmp_path, [up.address, end.address], is_patient=False))
         until(lambda: seen.value("sum(up)") == 2 and seen.value("min(pliant_upstream_ready)") == 1)
-        assert firing() == set()
+        assert firing(seen) == set()
         first.close()
         assert end.post("a film").status_code == 200
-        until(lambda: firing() == {"PliantDown", "PliantUpstreamIsOut"}, "no alert of a node that has gone")
+        until(
+            lambda: firing(seen) == {"PliantDown", "PliantUpstreamIsOut"}, "no alert of a node that has gone"
+        )
         stack.enter_context(running(Upper(), **above))
-        until(lambda: firing() == set(), "alerts of a node that is back")
+        until(lambda: firing(seen) == set(), "alerts of a node that is back")
+
+
+def test_the_alert_for_missing_workers_fires_at_a_node_that_leads_them(tmp_path: Path) -> None:
+    """Such a node is the primary that runs for months; the page of `pliant cluster` ends with its run."""
+    binary("prometheus")
+    key, model = tmp_path / "key", small_model(tmp_path)
+    make_key(key)
+    with ExitStack() as stack:
+        cluster = stack.enter_context(
+            pliant.Cluster(
+                "127.0.0.1:0", key=key, threads=1, shares="equal", patience=PATIENT, cache=tmp_path
+            )
+        )
+
+        def start_worker() -> WorkerProcess:
+            worker = WorkerProcess("w", cluster.address, key, model, tmp_path)
+            stack.callback(worker.kill)
+            cluster.wait(1, WAIT_S)
+            return worker
+
+        worker = start_worker()
+        node = stack.enter_context(running(cluster.open(model), (Upper(),), name="here"))
+        seen = stack.enter_context(scraping(tmp_path, [node.address], is_patient=False))
+        until(lambda: seen.value("min(pliant_cluster_member_usable)") == 1)
+        assert firing(seen) == set()
+        for title, expression in expressions().items():
+            if title.startswith("Cluster: "):
+                until(lambda expression=expression: seen.query(expression), f"{title} shows nothing")  # type: ignore[misc]
+        worker.kill()
+        until(lambda: firing(seen) == {"PliantWorkersAreMissing"}, "no alert of a worker that has gone")
+        start_worker()
+        until(lambda: firing(seen) == set(), "an alert of a worker that is back")
+
+
+def firing(seen: Prometheus) -> set[str]:
+    """The names of alerts."""
+    return {one["labels"]["alertname"] for one in seen.get("alerts")["alerts"] if one["state"] == "firing"}
 
 
 def _rules(seen: Prometheus) -> list[dict[str, str]]:

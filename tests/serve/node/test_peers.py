@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from pliant.cluster.lead.status_report import MemberStatus
+from pliant.cluster.lead.status_report import ClusterStatus, MemberStatus
 from tests.serve.models import Upper
 from tests.serve.nodes import PATIENCE_S, Running, fixed, running
 from tests.serve.test_routing import HONEST, LATE, answer_of, target_of, until
@@ -114,9 +114,9 @@ class Led(Upper):
         super().__init__(mark="@end")
         self.names, self.dismissed = names, set[str]()
 
-    def workers(self) -> tuple[MemberStatus, ...]:
+    def status(self) -> ClusterStatus:
         heard_s = {"silent": inf}
-        return tuple(
+        members = tuple(
             MemberStatus(
                 name,
                 name not in self.dismissed,
@@ -129,6 +129,7 @@ class Led(Upper):
             )
             for name in self.names
         )
+        return ClusterStatus("end", "0", "zmq", members)
 
     def dismiss(self, name: str) -> None:
         self.dismissed.add(name)

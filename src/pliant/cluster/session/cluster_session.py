@@ -10,7 +10,7 @@ import numpy as np
 
 from pliant.cluster.lead.explain_partition import explain
 from pliant.cluster.lead.predict import Prediction
-from pliant.cluster.lead.status_report import MemberStatus
+from pliant.cluster.lead.status_report import ClusterStatus
 from pliant.cluster.session import cluster_levels
 from pliant.cluster.session.cluster_details import ClusterDetails, details_of
 from pliant.cluster.session.cluster_feeds import feeds_of, read_feeds
@@ -213,9 +213,9 @@ class ClusterSession(TextSession[ClusterDetails]):
         """Maximum number of input items; Whisper reads two frames per row."""
         return self._max_items
 
-    def workers(self) -> tuple[MemberStatus, ...]:
-        """Return every worker that ever joined, by name; thread-safe."""
-        return self._primary.workers()
+    def status(self) -> ClusterStatus:
+        """Return the runs, and every worker that ever joined, by name; thread-safe."""
+        return self._primary.status()
 
     def dismiss(self, name: str) -> None:
         """Exclude a worker until it is readmitted; a run continues without it."""

@@ -8,7 +8,7 @@ from typing import final
 
 from pliant.cluster.lead.margin import Margins
 from pliant.cluster.lead.open_member import PrimaryMember
-from pliant.cluster.lead.status_report import MemberStatus
+from pliant.cluster.lead.status_report import ClusterStatus
 from pliant.cluster.net.activation_coding import Coding
 from pliant.errors import ClusterError, InputError
 from pliant.models.encoder.encoder_source import EncoderSource
@@ -54,12 +54,12 @@ class SharedPrimary:
 
     def usable_workers(self) -> tuple[str, ...]:
         """Return the names of the workers that a plan may use now."""
-        return tuple(member.name for member in self.workers() if member.is_usable)
+        return tuple(member.name for member in self.status().members if member.is_usable)
 
-    def workers(self) -> tuple[MemberStatus, ...]:
-        """Return every worker that ever joined, by name."""
+    def status(self) -> ClusterStatus:
+        """Return the runs, and every worker that ever joined, by name."""
         self.check_open()
-        return self.leader.primary.status().members
+        return self.leader.primary.status()
 
     def dismiss(self, name: str) -> None:
         """Exclude a worker until it is readmitted."""

@@ -10,8 +10,10 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.registry import Collector
 
+from pliant.cluster.lead.status_report import ClusterStatus
 from pliant.route.upstream import peer_state
 from pliant.serve.answers.model_statistics import ModelStatistics
+from pliant.serve.telemetry.cluster_metrics import metrics_of_primary
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 _ACCURACIES = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.92, 0.94, 0.96, 0.98, 1.0)
@@ -33,14 +35,16 @@ class GaugeValue:
 
 
 ReadGauges = Callable[[], Iterator[GaugeValue]]
+ReadStatus = Callable[[], ClusterStatus]
 
 
 @dataclass(frozen=True, slots=True)
 class _Attached:
-    """A node's gauges, and the values of the labels of `Metrics.info`."""
+    """A node's gauges, the values of the labels of `Metrics.info`, and the status of its cluster, if any."""
 
     states: ReadGauges
     about: tuple[str, ...]
+    cluster: ReadStatus | None
 
 
 @final
@@ -168,12 +172,15 @@ class Metrics:
             ("node", "model_version", "identity", "platform", "version"),
             registry=here,
         )
-        self.registry.register(_GaugeCollector(self._read_gauges))
+        self.registry.register(_NodeCollector(lambda: self._attached[-1:]))
         self._rows: dict[tuple[object, ...], Any] = {}
 
-    def attach(self, states: ReadGauges, about: tuple[str, ...]) -> None:
-        """Read the gauges of a node from now on; `about` are its labels in `info`."""
-        self._attached = (*self._attached, _Attached(states, about))
+    def attach(self, states: ReadGauges, about: tuple[str, ...], cluster: ReadStatus | None) -> None:
+        """Read the gauges of a node, and of the cluster that it leads, from now on.
+
+        `about` are its labels in `info`.
+        """
+        self._attached = (*self._attached, _Attached(states, about, cluster))
         self._show_info()
 
     def detach(self, states: ReadGauges) -> None:
@@ -231,9 +238,6 @@ class Metrics:
         """The metrics in Prometheus' text format."""
         return generate_latest(self.registry)
 
-    def _read_gauges(self) -> Iterator[GaugeValue]:
-        return self._attached[-1].states() if self._attached else iter(())
-
     def _show_info(self) -> None:
         self.info.clear()
         if self._attached:
@@ -269,14 +273,20 @@ class _ModelCollector(Collector):
         yield from families.values()
 
 
-class _GaugeCollector(Collector):
-    def __init__(self, states: ReadGauges) -> None:
-        self._states = states
+class _NodeCollector(Collector):
+    """The gauges of the attached node, if any, and the metrics of the cluster that it leads."""
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        families: dict[str, GaugeMetricFamily] = {}
-        for state in self._states():
-            if state.name not in families:
-                families[state.name] = GaugeMetricFamily(state.name, state.about, labels=(state.label,))
-            families[state.name].add_metric((state.value,), state.number)
-        yield from families.values()
+    def __init__(self, attached: Callable[[], tuple[_Attached, ...]]) -> None:
+        self._attached = attached
+
+    def collect(self) -> Iterator[Metric]:
+        for node in self._attached():
+            families: dict[str, GaugeMetricFamily] = {}
+            for state in node.states():
+                if state.name not in families:
+                    about, labels = state.about, (state.label,)
+                    families[state.name] = GaugeMetricFamily(state.name, about, labels=labels)
+                families[state.name].add_metric((state.value,), state.number)
+            yield from families.values()
+            if node.cluster is not None:
+                yield from metrics_of_primary(node.cluster())

@@ -1,15 +1,14 @@
 """Add and remove upstreams and workers of a running node: `POST /v2/pliant/peers`."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
-from typing import Protocol, runtime_checkable
 
 import msgspec
 
 from pliant.cluster.lead.status_report import MemberStatus
 from pliant.errors import InputError, NodeError
 from pliant.serve.node.serving_node import ServingNode
+from pliant.serve.node.worker_registry import WorkerRegistry
 from pliant.serve.upstream.client import checked_url
 
 PEERS_PATH = "/v2/pliant/peers"
@@ -55,20 +54,6 @@ class WorkerState:
     n_faults: int
 
 
-@runtime_checkable
-class WorkerRegistry(Protocol):
-    """The part of a cluster's session that manages workers; thread-safe."""
-
-    def workers(self) -> Sequence[MemberStatus]:
-        """All workers that ever joined, by name."""
-
-    def dismiss(self, name: str) -> None:
-        """Leave a worker out until it is admitted again."""
-
-    def readmit(self, name: str) -> None:
-        """Allow a dismissed worker to join again."""
-
-
 @dataclass(frozen=True, slots=True)
 class PeerList:
     """Upstreams, names of recently seen downstream nodes, and workers of the cluster."""
@@ -84,11 +69,11 @@ def list_peers(node: ServingNode) -> PeerList:
         node.router.states(node.clock()),
         () if node.upstreams is None else node.upstreams.discovered,
     )
-    cluster = _cluster_of(node)
+    cluster = node.workers
     return PeerList(
         tuple(UpstreamState(p.name, p.node, p.state, p.reason, p.name in found) for p in states),
         node.router.predecessors.names,
-        () if cluster is None else tuple(_worker(member) for member in cluster.workers()),
+        () if cluster is None else tuple(_worker(member) for member in cluster.status().members),
     )
 
 
@@ -129,17 +114,13 @@ def change_peers(node: ServingNode, body: bytes) -> PeerList:
     return list_peers(node)
 
 
-def _cluster_of(node: ServingNode) -> WorkerRegistry | None:
-    return next((session for session in node.sessions if isinstance(session, WorkerRegistry)), None)
-
-
 def _checked_cluster(node: ServingNode, changes: PeerChanges) -> WorkerRegistry | None:
     """The cluster whose workers change, None without such changes. Raises InputError."""
     add, remove = {*changes.add_workers}, {*changes.remove_workers}
     if not add | remove:
         return None
-    cluster = _cluster_of(node)
-    known = set() if cluster is None else {member.name for member in cluster.workers()}
+    cluster = node.workers
+    known = set() if cluster is None else {member.name for member in cluster.status().members}
     if strange := sorted((add | remove) - known):
         raise InputError(
             f"{', '.join(strange)!r:.80} never joined this node's cluster: start it with "

@@ -31,6 +31,7 @@ from pliant.serve.answers.metrics import GaugeValue, Metrics
 from pliant.serve.answers.routed_request import RoutedRequest
 from pliant.serve.answers.session_endpoint import SessionEndpoint
 from pliant.serve.http.limits import Limits
+from pliant.serve.node.worker_registry import worker_registry
 from pliant.serve.page.answer_feed import AnswerFeed
 from pliant.serve.protocol.idempotency import IdempotencyCache
 from pliant.serve.protocol.inference import InferBody, InferRequest, read_request, signature
@@ -131,7 +132,6 @@ class ServingNode:
         self.metrics = metrics or Metrics()
         self.model = ServedModel(served.name, model_version, served.identity or "")
         about = (router.name, model_version, self.model.identity, served.platform, version or "")
-        self.metrics.attach(self._states, about)
         common = (self.metrics, self._on_refit, clock)
         self._memory = memory
         queued = admission or Admission(queue, clock)
@@ -147,8 +147,11 @@ class ServingNode:
             self.metrics.begin(target, is_upstream=False)
         self.local = here[LOCAL]
         self.sessions = (served,) if cluster is None else (served, cluster)
+        self.workers = worker_registry(self.sessions)
+        """The workers of the cluster that it leads; None without a cluster."""
         self.feed = feed or AnswerFeed(clock)
         self.dispatcher = Dispatcher(router, here, self.metrics, self.signature, clock)
+        self.metrics.attach(self._states, about, None if self.workers is None else self.workers.status)
         self._idempotency: IdempotencyCache[InferResponse] = IdempotencyCache(
             clock, lambda answer: len(answer.body.content)
         )

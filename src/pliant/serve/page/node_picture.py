@@ -15,7 +15,6 @@ from pliant.route.upstream.peer_state import PeerState
 from pliant.run.memory_use import MemoryUse, rss_bytes
 from pliant.run.process_memory import MemoryShare
 from pliant.run.submodel.elastic_session import ElasticSession
-from pliant.serve.node.peers import WorkerRegistry
 from pliant.serve.node.serving_node import ServingNode
 from pliant.serve.page.answer_timeline import ClusterSplit, ShardBits, shards_of, split_of
 
@@ -254,8 +253,7 @@ def _plan_of(node: ServingNode) -> PlanPicture | None:
 def _model_numbers(node: ServingNode) -> ModelNumbers:
     now_s, latest = node.clock(), node.feed.latest
     details = None if latest is None else latest.details
-    leads = next((one for one in node.sessions if isinstance(one, WorkerRegistry)), None)
-    workers = [] if leads is None else [_worker(one) for one in leads.workers()]
+    workers = () if node.workers is None else tuple(map(_worker, node.workers.status().members))
     return ModelNumbers(
         _requests(node),
         node.n_open,

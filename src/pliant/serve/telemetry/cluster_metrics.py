@@ -1,11 +1,14 @@
-"""Metrics of a cluster's primary and workers, collected at each scrape."""
+"""Metrics of a cluster's primary, which a node may be, and of its workers, collected at each scrape."""
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from pliant.cluster.lead.status_report import ClusterStatus
-from pliant.cluster.member.worker import WorkerStatus
+
+if TYPE_CHECKING:  # it needs pyzmq, which a node without a cluster must not
+    from pliant.cluster.member.worker import WorkerStatus
 
 
 def metrics_of_primary(status: ClusterStatus) -> Iterator[Metric]:
@@ -32,7 +35,7 @@ def metrics_of_primary(status: ClusterStatus) -> Iterator[Metric]:
         yield family
 
 
-def metrics_of_worker(status: WorkerStatus) -> Iterator[Metric]:
+def metrics_of_worker(status: "WorkerStatus") -> Iterator[Metric]:
     """Joined primaries, held plans, runs and free memory of a worker."""
     yield GaugeMetricFamily("pliant_worker_joined", "Primaries that it has joined.", len(status.joined))
     yield GaugeMetricFamily("pliant_worker_refused", "Primaries that refuse it.", status.n_refusals)
