@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
+from pliant.run.process_memory import MemoryBudget
 from tests.serve.models import Upper, texts
 from tests.serve.nodes import ANY_PORT, PATIENCE_S, Running, fixed, running
+from tests.serve.repository.test_repository_api import Shelf, change, serving
 from tests.serve.telemetry.test_request_context import PARENT, SPAN, TRACE, lines_of, logged
 from tests.serve.test_routing import LATE, SOON, metric, target_of, until
 
@@ -101,6 +103,30 @@ def test_a_call_is_a_span_with_those_of_its_stages_below() -> None:
     assert hop.status.status_code is StatusCode.UNSET
     assert failed.status.status_code is StatusCode.ERROR
     assert failed.attributes["rpc.grpc.status_code"] == grpc.StatusCode.INTERNAL.value[0]
+
+
+def test_a_call_that_loads_its_model_shows_that_and_no_later_line_has_its_id() -> None:
+    """The upstreams of a model are asked for as long as it is loaded, which is not part of the call."""
+    pytest.importorskip("opentelemetry.sdk", reason="OpenTelemetry's SDK is missing")
+    from tests.serve.telemetry.test_otel_tracer import recorder, spans_of
+
+    tracer, exporter = recorder()
+    slow, other = Shelf("slow", n_bytes=60), Shelf("other", n_bytes=60, is_initial=False)
+    options = {"grpc": ANY_PORT, "tracer": tracer, "upstreams": ("http://127.0.0.1:9",)}
+    with logged() as stream, serving(slow, other, memory=MemoryBudget(100), **options) as node:
+
+        def said(n: int) -> None:
+            until(lambda: stream.getvalue().count("127.0.0.1:9 is not used") == n)
+
+        said(1)
+        assert change(node, "other", "load").status_code == 200  # which evicts the other one
+        said(2)
+        answer, _ = infer(node, "film", "slow", x_request_id="seven")
+        said(3)
+    assert answer.startswith(b"FILM")
+    assert spans_of(exporter, "seven").keys() == {"hop", "load", "queue", "compute"}
+    lines = [line for line in lines_of(stream) if "is not used" in line["message"]]
+    assert [line.get("request_id") for line in lines] == [None, None, None]
 
 
 def test_calls_are_counted_in_the_metrics_of_their_model() -> None:

@@ -1,5 +1,7 @@
 """Spans of a request, read back from OpenTelemetry's SDK."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 pytest.importorskip(
@@ -11,9 +13,13 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
+from pliant.errors import ModelError
+from pliant.run.process_memory import MemoryBudget
 from pliant.serve.telemetry.otel_tracer import OtelTracer
 from tests.serve.models import Upper
-from tests.serve.nodes import fixed, running
+from tests.serve.nodes import Running, fixed, running
+from tests.serve.repository.test_repository_api import Shelf, asked, change, mark_of, serving
+from tests.serve.telemetry.test_request_context import lines_of, logged
 from tests.serve.test_routing import LATE, SOON, target_of, until
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -76,3 +82,48 @@ def test_a_failure_is_an_error_of_its_span() -> None:
     assert failed.status.status_code is StatusCode.ERROR
     assert failed.attributes["http.response.status_code"] == 500
     assert fine.status.status_code is StatusCode.UNSET
+
+
+def test_the_load_of_an_evicted_model_is_a_span_of_each_request_that_waits_for_it() -> None:
+    """Else a trace shows seconds of nothing: the wait is longer than all that follows."""
+    tracer, exporter = recorder()
+    slow, other = Shelf("slow", n_bytes=60), Shelf("other", n_bytes=60, is_initial=False)
+    with (
+        logged() as stream,
+        serving(slow, other, memory=MemoryBudget(100), tracer=tracer) as node,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        assert change(node, "other", "load").status_code == 200  # which evicts the other one
+        slow.gate.clear()
+        ids = ("seven", "eight")
+        waiting = [pool.submit(asked, node, "slow", **PARENT, **{"x-request-id": id}) for id in ids]
+        until(lambda: counted_waiters(node) == 2)
+        slow.gate.set()
+        for id, answer in zip(ids, (one.result() for one in waiting), strict=True):
+            assert mark_of(answer) == "slow:1:a"
+            assert answer.headers.get_list("x-request-id") == [id]
+        slow.error = ModelError("broken")
+        assert change(node, "other", "load").status_code == 200
+        assert asked(node, "slow", **{"x-request-id": "nine"}).status_code >= 400
+    for id in ids:
+        found = spans_of(exporter, id)
+        assert found.keys() == {"hop", "load", "queue", "compute"}
+        hop, load = found["hop"], found["load"]
+        assert f"{hop.context.trace_id:032x}" == TRACE
+        assert (load.attributes["pliant.model"], load.attributes["pliant.model_version"]) == ("slow", "1")
+        times = (hop.start_time, load.start_time, load.end_time, found["compute"].end_time, hop.end_time)
+        assert list(times) == sorted(times)
+    failed = spans_of(exporter, "nine")
+    assert failed.keys() == {"hop", "load"}
+    assert failed["load"].status.status_code is StatusCode.ERROR
+    lines = [line for line in lines_of(stream) if line["logger"] == "pliant.serve.access"]
+    shown = [line.get("request_id") for line in lines if line["path"].endswith("slow/infer")]
+    assert sorted(shown) == ["eight", "nine", "seven"]
+    identities = {line["request_id"]: line.get("identity") for line in lines if line["status"] == 200}
+    assert (identities["seven"], identities["eight"]) == ("id-slow-1", "id-slow-1")
+
+
+def counted_waiters(node: Running) -> int:
+    """How many requests wait for a model to be loaded."""
+    assert node.repository is not None
+    return len(node.repository.wanted("slow", None).waiters)

@@ -3,6 +3,7 @@
 import asyncio
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import final
 from urllib.parse import parse_qs
 
@@ -25,8 +26,9 @@ from pliant.serve.protocol.early_terms import early_terms
 from pliant.serve.protocol.inference import HEADER_LENGTH
 from pliant.serve.repository.live_model import LiveModel
 from pliant.serve.repository.model_repository import ModelRepository
-from pliant.serve.telemetry.observed_app import ObservedApp
-from pliant.serve.telemetry.request_context import ServedModel
+from pliant.serve.repository.model_slot import ModelSlot
+from pliant.serve.telemetry.observed_app import OBSERVED, ObservedApp
+from pliant.serve.telemetry.request_context import ANSWERING, ServedModel, set_model
 from pliant.serve.telemetry.tracing import Tracer
 
 _MODELS = "/v2/models/"
@@ -80,17 +82,27 @@ class ModelApps:
             await self._front(scope, receive, send)
 
     async def _answer_when_loaded(self, scope: Scope, receive: Receive, send: Send, asked: _Name) -> None:
-        """Load an evicted model, for a caller whom the guard admits, and pass the request to it.
+        """Load an evicted model and pass the request to it, in one span."""
+        slot = self._repository.wanted(*asked)
+        app = partial(self._load_and_answer, slot, asked)
+        model = ServedModel(slot.key.name, slot.key.version)
+        await ObservedApp(app, model, self._tracer, self._front.front.name)(scope, receive, send)
+
+    async def _load_and_answer(
+        self, slot: ModelSlot, asked: _Name, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """Load the model for a caller whom the guard admits.
 
         A body that is still being uploaded is read first: an unload or eviction does not wait for it.
         """
-        slot = self._repository.wanted(*asked)
         refusal, receive, send = admit(self._access, scope, receive, send)
         if refusal is None:
             try:
                 async with AsyncExitStack() as held:
-                    scope, receive, live = await self._load(scope, receive, asked, held)
-                    await live.app(_rename_model(scope, live), receive, send)
+                    read, receive, live = await self._load(scope, receive, asked, held)
+                    scope[ANSWERING] = live.node
+                    with set_model(live.node.model):
+                        await live.app({**_rename_model(read, live), OBSERVED: True}, receive, send)
                 return
             except PliantError as error:  # errors of the model's own paths are handled there
                 refusal = self._front.failure(error)
@@ -102,8 +114,7 @@ class ModelApps:
         identity = Identity() if slot.live is None else slot.live.node.identity
         node = _EvictedNode(identity, slot.metrics or front.metrics, front.is_draining)
         guard = Guard(refusal, node, self._access, frozenset({path} if rule_for(method, path).path else ()))
-        model = ServedModel(slot.key.name, slot.key.version)
-        await ObservedApp(guard, model, self._tracer, front.name)(scope, receive, send)
+        await guard(scope, receive, send)
 
     async def _load(
         self, scope: Scope, receive: Receive, asked: _Name, held: AsyncExitStack

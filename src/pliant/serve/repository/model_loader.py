@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from contextvars import Context
 from dataclasses import dataclass
 from typing import Protocol, final
 
@@ -57,7 +58,8 @@ class ModelLoader:
                 _LOG.info("%s is evicted for %s", slot.key, entry.key)
                 await slot.retire(f"{EVICTED} for {entry.key}: its next request loads it")
         async with AsyncExitStack() as stack:
-            connected = await self.connect(entry, opened, stack)
+            connecting = self.connect(entry, opened, stack)  # its tasks outlive the request that loads it
+            connected = await Context().run(asyncio.ensure_future, connecting)
             kept = stack.pop_all()
         freed_bytes = self._needs_bytes - before_bytes
         return LiveModel(entry, connected, kept, stamp, freed_bytes, self.clock())

@@ -236,18 +236,11 @@ class ModelRepository:
 
     async def _hold_slot(self, slot: ModelSlot) -> LiveModel:
         """The model, held for the caller; it is loaded if needed."""
-        if slot.live is not None:
-            slot.live.hold(self._clock())
-            return slot.live
-        waiter: asyncio.Future[LiveModel] = asyncio.get_running_loop().create_future()
-        slot.waiters.append(waiter)
-        self._begin_loading(slot)
-        try:
-            return await waiter
-        except asyncio.CancelledError:
-            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
-                waiter.result().release(self._clock())
-            raise
+        if slot.live is None:
+            self._begin_loading(slot)
+            return await slot.wait_for_live(self._clock)
+        slot.live.hold(self._clock())
+        return slot.live
 
     async def _load_for_waiters(self, slot: ModelSlot) -> None:
         """Load the model that requests wait for; errors are passed to them."""

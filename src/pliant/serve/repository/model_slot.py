@@ -12,6 +12,7 @@ from pliant.serve.answers.metrics import Metrics
 from pliant.serve.node.serving_node import ServingNode
 from pliant.serve.repository.live_model import LiveModel
 from pliant.serve.repository.model_entry import ModelEntry, ModelKey
+from pliant.serve.telemetry.request_context import inner_span
 
 ModelState = Literal["READY", "UNAVAILABLE", "LOADING", "UNLOADING"]
 """States of the protocol's model repository extension."""
@@ -83,6 +84,19 @@ class ModelSlot:
         self.terms = own.terms.with_defaults(terms)
         if self.live is not None:
             self.live.node.terms, self.live.node.objective = self.terms, own.objective or objective
+
+    async def wait_for_live(self, clock: Callable[[], float]) -> LiveModel:
+        """Wait for the model that is being loaded, and hold it. Raises the error of the load."""
+        waiter: asyncio.Future[LiveModel] = asyncio.get_running_loop().create_future()
+        self.waiters.append(waiter)
+        about = {"pliant.model": self.key.name, "pliant.model_version": self.key.version}
+        with inner_span("load", "internal", about):
+            try:
+                return await waiter
+            except asyncio.CancelledError:
+                if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+                    waiter.result().release(clock())
+                raise
 
     async def retire(self, reason: str) -> None:
         """Close the model after its pending requests."""

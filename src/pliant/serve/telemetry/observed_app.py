@@ -19,6 +19,8 @@ from pliant.serve.telemetry.request_context import (
 from pliant.serve.telemetry.trace_context import TRACEPARENT, TRACESTATE
 from pliant.serve.telemetry.tracing import Tracer
 
+OBSERVED = "pliant.observed"
+"""Key in an ASGI scope: the request has its id, span and log line already."""
 _LOG = logging.getLogger("pliant.serve.access")
 _REQUEST_ID, _TRACEPARENT = REQUEST_ID.encode(), TRACEPARENT.encode()
 _READ = {_REQUEST_ID, _TRACEPARENT, TRACESTATE.encode()}
@@ -32,7 +34,7 @@ class ObservedApp:
 
     Without `model`, the model is that of the node that the scope names (`ANSWERING`), if any. Paths of
     `unobserved`, or below one that ends with a slash, have no span: health checks and scrapes, which come
-    every few seconds.
+    every few seconds. A request that was observed before (`OBSERVED`) is not observed again.
     """
 
     def __init__(
@@ -48,7 +50,7 @@ class ObservedApp:
         self._folders = tuple(path for path in unobserved if path.endswith("/") and path != "/")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or self._is_unobserved(scope["path"]):
+        if scope["type"] != "http" or OBSERVED in scope or self._is_unobserved(scope["path"]):
             await self._app(scope, receive, send)
             return
         method, path = scope["method"], scope["path"]
