@@ -5,6 +5,7 @@ import pytest
 
 from pliant.kernels.coded.gemm import ACTIVATIONS, GemmArgs, gemm_ir, pack, scratch_bytes, units
 from pliant.kernels.coded.gemm_args import BF16, F16, F32, SLICE_DTYPE
+from pliant.kernels.coded.row import most_rows
 from pliant.kernels.emit.isa import AVX512, AVX512_BF16, AVX512_VNNI, Isa
 from pliant.kernels.runtime.jit import Library, compile_modules
 from tests.kernels import reference
@@ -54,20 +55,35 @@ def test_every_decoded_weight_is_its_centroid_or_outlier(library: Library, bits:
         picks[range(n), range(first, first + n)] = 1.0
         c = product(library, matrix, picks)
         expected = matrix.weights[first : first + n]
-        if rows == 1 and bits <= 6:  # one row adds an outlier as the sum of what was decoded and a difference
+        if n <= max(1, most_rows(library.isa)) and bits <= 6:
+            # A few rows add an outlier as the sum of what was decoded and a difference.
             np.testing.assert_allclose(c, expected, rtol=0, atol=4 * ULP * np.abs(matrix.weights).max())
         else:
             np.testing.assert_array_equal(c, expected)
 
 
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 8])
 @pytest.mark.parametrize("bits", range(1, 7))
-def test_one_row_decodes_exactly_where_there_are_no_outliers(library: Library, bits: int) -> None:
+def test_a_few_rows_decode_exactly_where_there_are_no_outliers(
+    library: Library, bits: int, rows: int
+) -> None:
     """The form that decodes in registers looks up the same centroids as the one through scratch."""
     matrix = coded(library.isa, 64, 16, [bits], outliers=())
-    for row in range(64):
-        pick = np.zeros((1, 64), np.float32)
-        pick[0, row] = 1.0
-        np.testing.assert_array_equal(product(library, matrix, pick)[0], matrix.weights[row])
+    for first in range(65 - rows):
+        picks = np.zeros((rows, 64), np.float32)
+        picks[range(rows), range(first, first + rows)] = 1.0
+        np.testing.assert_array_equal(product(library, matrix, picks), matrix.weights[first : first + rows])
+
+
+@pytest.mark.parametrize("bits", range(1, 7))
+def test_a_few_rows_share_what_is_decoded(library: Library, bits: int) -> None:
+    """Every number of rows up to one that goes through scratch, in five column groups of two segments."""
+    matrix = coded(library.isa, 448, 80, [bits, bits], along_rows=True, outliers=0.01)
+    bias, residual = floats(80, seed=3), floats(9, 83, seed=4)[:, :80]
+    for rows in range(1, 10):
+        a = floats(rows, 448, seed=rows)
+        c = product(library, matrix, a, bias=bias, residual=residual)
+        assert_close(c, a, matrix, reference.gemm(a, matrix.weights, bias, None, residual[:rows]))
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 17, 64, 129, 512])

@@ -82,9 +82,13 @@ def product(
     zeros: np.ndarray | None = None,
     *,
     has_sums: bool = False,
+    off_by: int = 0,
     **epilogue: object,
 ) -> np.ndarray:
-    """The GEMM of signed integers, by the kernel; `zeros` are the rows' zero points, else in the middle."""
+    """The GEMM of signed integers, by the kernel; `zeros` are the rows' zero points, else in the middle.
+
+    Sums of columns that are given are `off_by` too large.
+    """
     isa, (rows, columns) = library.isa, (len(whole), matrix.weights.shape[1])
     form = int8_form(isa)
     if zeros is None:
@@ -92,8 +96,9 @@ def product(
     q = stored(isa, whole, zeros)
     c = guarded(rows, columns, columns + 3)
     most = form.most_steps(len(matrix.weights))
-    sums = np.clip(np.rint(matrix.weights * (np.float32(1) / step(isa))), -most, most).sum(0)
-    given = sums.astype(np.int32)
+    given = np.zeros(-(-columns // 16) * 16, np.int32)
+    given[:columns] = np.clip(np.rint(matrix.weights * (np.float32(1) / step(isa))), -most, most).sum(0)
+    given += off_by
     a_scales, worth = pairs(scales, zeros), np.array([step(isa)])
     args = GemmInt8Args(
         *(matrix.args(whole, c[:, :columns], **epilogue), a_scales.ctypes.data),  # type: ignore[arg-type]
@@ -222,6 +227,57 @@ def test_every_row_has_a_zero_point_of_its_own(library: Library, rows: int, has_
     scales = np.full(rows, 1 / step(library.isa), np.float32)
     c = product(library, matrix, whole, scales, zeros=zeros, has_sums=has_sums)
     np.testing.assert_allclose(c, whole @ steps(library.isa, matrix), rtol=4 * 2.0**-24)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 8, 9])
+def test_given_sums_of_columns_are_read(library: Library, rows: int) -> None:
+    """They are constants, and making them takes as many multiplications as a row of A."""
+    form = int8_form(library.isa)
+    matrix = coded(library.isa, 64, 32, [4], is_int8=True, outliers=())
+    zeros = np.full(rows, form.lowest + form.activation + 1)
+    q, scales = integers(library.isa, rows, 64), np.full(rows, 1 / step(library.isa), np.float32)
+    right, other = (
+        product(library, matrix, q, scales, zeros, has_sums=True, off_by=n) for n in (0, 3 * form.is_bytes)
+    )
+    np.testing.assert_allclose(right - other, np.full((rows, 32), 3 * form.is_bytes * zeros[0]), rtol=1e-3)
+
+
+@pytest.mark.parametrize("has_sums", [False, True], ids=["sums made", "sums given"])
+@pytest.mark.parametrize("bits", range(1, 7))
+def test_a_few_rows_are_each_as_one(library: Library, bits: int, has_sums: bool) -> None:
+    """They share what is decoded: each has the numbers of float64, and to the bit those that it has alone.
+
+    Given sums of columns hold the outliers, of which some are beyond a byte, and decoded codes do not.
+    """
+    isa, columns = library.isa, 75
+    whole_groups = coded(isa, 192, 80, [bits, bits], along_rows=True, is_int8=True, outliers=0.03)
+    weights, is_outlier = whole_groups.weights[:, :columns], whole_groups.is_outlier[:, :columns]
+    matrix = replace(whole_groups, weights=weights, is_outlier=is_outlier)
+    largest = int8_form(isa).weight * step(isa)
+    assert (is_outlier & (np.abs(weights) > largest)).any() or not int8_form(isa).is_bytes
+    bias, residual = floats(columns, seed=3), floats(9, columns + 2, seed=4)[:, :columns]
+    q, scales, zeros = rounded(library, floats(9, 192))
+    expected = (q @ steps(isa, matrix)) * scales[:, None].astype(np.float64) * step(isa) + bias + residual
+    alone = np.concatenate(
+        [
+            product(
+                *(library, matrix, q[i : i + 1], scales[i : i + 1], zeros[i : i + 1]),
+                has_sums=has_sums,
+                bias=bias,
+                residual=residual[i : i + 1],
+            )
+            for i in range(9)
+        ]
+    )
+    for rows in range(1, 10):
+        c = product(
+            *(library, matrix, q[:rows], scales[:rows], zeros[:rows]),
+            has_sums=has_sums,
+            bias=bias,
+            residual=residual[:rows],
+        )
+        np.testing.assert_allclose(c, expected[:rows], rtol=1e-5, atol=1e-5)
+        np.testing.assert_array_equal(c, alone[:rows])
 
 
 @pytest.mark.parametrize("columns", [16, 40, 64, 100])

@@ -11,9 +11,9 @@ import numpy as np
 from pliant.arrays import Float
 from pliant.kernels.coded.activate import activate, write_activations
 from pliant.kernels.coded.decode import decode_table
-from pliant.kernels.coded.fill import write_fill
-from pliant.kernels.coded.gemm_args import ACTIVATIONS, SLICE_DTYPE, GemmArgs, SliceDesc
-from pliant.kernels.coded.row import has_row_form, write_row
+from pliant.kernels.coded.fill import locate_slice, write_fill
+from pliant.kernels.coded.gemm_args import ACTIVATIONS, F32, SLICE_DTYPE, GemmArgs, SliceDesc
+from pliant.kernels.coded.row import most_rows, write_row
 from pliant.kernels.coded.tile import COLUMNS, TileArgs, call_rows, tiling, write_tiles
 from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.isa import Isa
@@ -40,10 +40,10 @@ def units(n_columns: int, isa: Isa) -> int:
 
 
 def grain(n_columns: int, n_rows: int, isa: Isa, n_threads: int) -> int:
-    """Units a thread takes at a time: one, but more for a single row, which is laid out again for each
-    share.
+    """Units a thread takes at a time: one, but more for a few rows: at the border of two shares, both threads
+    read the prefetched weights, and a single row may be laid out again for each share.
     """
-    return 1 if n_rows > 1 else max(1, units(n_columns, isa) // (2 * n_threads))
+    return 1 if n_rows > max(1, most_rows(isa)) else max(1, units(n_columns, isa) // (2 * n_threads))
 
 
 def scratch_bytes(isa: Isa) -> int:
@@ -71,21 +71,27 @@ def gemm_ir(isa: Isa, name: str = "gemm") -> str:
     for groups in {1, panel}:
         write_tiles(module, groups)
     write_fill(module)
-    if has_row_form(isa):
+    if most_rows(isa):
         write_row(module)
     write_activations(module)
     with module.kernel(name) as f:
-        if has_row_form(isa):
+        if most_rows(isa):
             _write_row_units(f, panel)
         _write_panels(f, panel)
     return module.text()
 
 
 def _write_row_units(f: Function, panel: int) -> None:
-    """The whole kernel for a single row of A; falls through for more."""
+    """The whole kernel for a single row of A, or a few; falls through for more.
+
+    A few rows of plain float32 need no decoding, and wide tiles read less.
+    """
     args, lo, hi, scratch = f.params
     n_rows, n_columns = f.fields(args, GemmArgs, "n_rows", "n_columns")
-    with f.when(n_rows.compare("eq", 1)):
+    desc, _, _ = locate_slice(f, args, f.const(0))
+    (bits,) = f.fields(desc, SliceDesc, "bits")
+    is_few = (n_rows <= most_rows(f.isa)) & bits.compare("ne", F32)
+    with f.when(is_few | n_rows.compare("eq", 1)):
         first, last = lo * panel, f.least(hi * panel, n_columns >> 4)
         f.call("row", "void", args, first, last, scratch)
         c, ldc, activation = f.fields(args, GemmArgs, "c", "ldc", "activation")

@@ -37,7 +37,7 @@ def write_tiled_int8(module: Module, form: Int8Form) -> None:
     """Define the functions that `call_rows_in_tiles` calls, for panels of every width."""
     write_tile_rows(module, "int8")
     for groups in PANELS:
-        _write_finish(module, form, groups)
+        write_finish(module, form, groups)
 
 
 def call_rows_in_tiles(
@@ -50,11 +50,16 @@ def call_rows_in_tiles(
     columns = [f.at(top.b, top.words * (g * COLUMNS), "i32") for g in range(groups)]
     a = LeftRows(top.a, top.words * 4, f.const(0))
     multiply_in_blocks(f, "int8", tiles.config, a, columns, tiles.at, n_rows, top.words)
-    pointers = (tiles.at, top.c, top.bias, top.added, top.scales, top.sums)
+    call_finish(f, tiles.at, top, groups, n_rows)
+
+
+def call_finish(f: Function, made: Value, top: TileInt8Args, groups: int, n_rows: Value) -> None:
+    """C of `n_rows` rows from their integer sums at `made`; `top` has the addresses of the first row."""
+    pointers = (made, top.c, top.bias, top.added, top.scales, top.sums)
     f.call(f"finish8_{groups}", "void", *pointers, top.ldc, top.added_stride, n_rows, top.step)
 
 
-def _write_finish(module: Module, form: Int8Form, groups: int) -> None:
+def write_finish(module: Module, form: Int8Form, groups: int) -> None:
     """`finish8_<groups>`: C = (sums minus zero points) * scales * step + bias + added.
 
     Resident weights have a step for each column.

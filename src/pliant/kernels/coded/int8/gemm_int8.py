@@ -25,7 +25,7 @@ from pliant.kernels.coded.int8.remainders import (
     list_remainders,
     write_remainders,
 )
-from pliant.kernels.coded.int8.row_int8 import has_row_int8, write_row_int8
+from pliant.kernels.coded.int8.row_int8 import most_rows_int8, sums_at, write_row_int8
 from pliant.kernels.coded.int8.tile_int8 import TileInt8Args, call_rows_int8, tile_shape, write_tiles_int8
 from pliant.kernels.coded.int8_form import Int8Form, int8_form, resident_form
 from pliant.kernels.coded.tile import COLUMNS
@@ -33,7 +33,14 @@ from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.isa import Isa
 from pliant.kernels.emit.values import Value
 from pliant.kernels.product.matmul_pack import write_copy_columns
-from pliant.kernels.tiles.coded_int8 import TiledSums, call_rows_in_tiles, tiled_bytes, write_tiled_int8
+from pliant.kernels.tiles.coded_int8 import (
+    TiledSums,
+    call_finish,
+    call_rows_in_tiles,
+    tiled_bytes,
+    write_finish,
+    write_tiled_int8,
+)
 from pliant.kernels.tiles.tile_ops import TILE_ROWS
 from pliant.kernels.tiles.tile_rows import PANELS, config_space, release_tiles, takes_tiles
 
@@ -70,10 +77,10 @@ def units_int8(n_columns: int) -> int:
 def grain_int8(n_columns: int, n_rows: int, isa: Isa, n_threads: int) -> int:
     """Units that a thread takes at a time: the columns of a tile, if that leaves work for every thread.
 
-    For a single row it takes more: at the border of two shares, both threads read the prefetched weights.
+    For a few rows it takes more: at the border of two shares, both threads read the prefetched weights.
     """
     groups = _widest(isa)
-    if n_rows == 1:
+    if n_rows <= max(1, most_rows_int8(isa)):
         return max(1, units_int8(n_columns) // (2 * n_threads))
     return groups if units_int8(n_columns) >= 2 * groups * n_threads else 1
 
@@ -116,9 +123,9 @@ class _Panel:
     """`width` columns in `groups` column groups from `group` on, and the data shared by all their rows.
 
     `b` has the groups in steps; `n_remainders` is the number of outliers with a remainder, None if there can
-    be none; `own_c` is scratch for columns of incomplete groups. `tiles` is None if the sums are in vectors;
-    then `remainder_list` lists the remainders, if there are few, and `prefetch` prefetches the next panel's
-    weights.
+    be none; `own_c` is scratch for columns of incomplete groups. `products` are those of a few rows, if they
+    have been made. `tiles` is None if the sums are in vectors; then `remainder_list` lists the remainders, if
+    there are few, and `prefetch` prefetches the next panel's weights.
     """
 
     group: Value
@@ -131,9 +138,10 @@ class _Panel:
     step: Value
     n_remainders: Value | None
     own_c: Value
-    tiles: TiledSums | None
-    remainder_list: Value | None
-    prefetch: PanelPrefetch | None
+    tiles: TiledSums | None = None
+    remainder_list: Value | None = None
+    prefetch: PanelPrefetch | None = None
+    products: Value | None = None
 
     @property
     def columns(self) -> int:
@@ -159,9 +167,11 @@ def _kernel(isa: Isa, name: str, form: Int8Form) -> str:
         write_remainders(module)
     write_copy_columns(module)
     write_activations(module)
-    has_row = has_row_int8(isa) and not form.is_resident
-    if has_row:
+    most_rows = 0 if form.is_resident else most_rows_int8(isa)
+    if most_rows:
         write_row_int8(module)
+        if not isa.has_tiles:
+            write_finish(module, form, 1)
     if isa.has_tiles:
         write_tiled_int8(module, form)
     panel = tile_shape(isa).groups
@@ -172,19 +182,19 @@ def _kernel(isa: Isa, name: str, form: Int8Form) -> str:
         space = _StackSpace(allocate_prefetch_state(f), None if form.is_resident else allocate_list(f))
         whole = hi - (hi - lo) % panel
         is_row = f.const(0, "i1")
-        if has_row:
+        if most_rows:
             (n_rows,) = f.fields(args, GemmArgs, "n_rows")
-            is_row = n_rows.compare("eq", 1)
+            is_row = n_rows <= most_rows
             whole = f.select(is_row, lo, whole)
         with f.each(lo, whole, panel) as group:
             _write_panel(f, form, group, panel, space=space)
         with f.each(whole, hi) as group:
-            if has_row:
+            if most_rows:
                 is_coded = f.call("is_coded", "i64", args, group)
                 assert is_coded is not None
                 is_row = is_row & is_coded.compare("ne", 0)
                 with f.when(is_row):
-                    _write_single_row(f, group)
+                    _write_few_rows(f, group)
             if panel > 1:
                 with f.when(is_row.compare("eq", 0)):
                     _write_panel(f, form, group, 1, space=space)
@@ -209,33 +219,24 @@ def _write_tiled(f: Function, form: Int8Form, config: Value, lo: Value) -> Value
     return f.select(is_tiled, hi, lo)
 
 
-def _write_single_row(f: Function, group: Value) -> None:
-    """One column group of a single row, decoded in registers."""
+def _write_few_rows(f: Function, group: Value) -> None:
+    """One column group of a few rows, decoded in registers."""
     args, _, _, scratch = f.params
-    c, n_columns, residual, activation = f.fields(args, GemmArgs, "c", "n_columns", "residual", "activation")
-    a_scales, weight_step = f.fields(args, GemmInt8Args, "a_scales", "weight_step")
-    own_bias, own_c = f.at(scratch, 3 * COLUMNS), f.at(scratch, 4 * COLUMNS)
-    step, zero = f.load(weight_step), f.load(f.at(a_scales, 1, "i32"), "i32")
-    f.call("row8", "void", args, group, step, zero, scratch)
-    column, one, wide = group * COLUMNS, f.const(1), f.const(COLUMNS)
-    width = f.least(n_columns - column, COLUMNS)
-    is_tail, has_residual = width < COLUMNS, residual.compare("ne", 0)
+    names = ("segment_rows", "n_segments", "n_rows", "n_columns")
+    segment_rows, n_segments, n_rows, n_columns = f.fields(args, GemmArgs, *names)
+    weight_step, given = f.fields(args, GemmInt8Args, "weight_step", "sums")
+    step, none = f.load(weight_step), f.const(0, "ptr")
+    own_sums = f.at(scratch, sums_at(f.isa))
+    own_bias = f.at(own_sums, COLUMNS)
+    is_missing = given.compare("eq", 0)
+    sums = f.select(is_missing, none, f.at(given, group * COLUMNS, "i32"))
+    n_remainders = f.call("row8", "i64", args, group, f.const(1.0, "float") / step, sums, scratch)
+    width = f.least(n_columns - group * COLUMNS, COLUMNS)
     bias = _bias(f, group, 1, width, own_bias)
-    added = f.select(has_residual, f.at(residual, column), f.table([0.0] * COLUMNS, "float"))
-    with f.when(is_tail & has_residual):
-        f.call("copy_columns", "void", added, one, one, width, own_c, one)
-    added = f.select(is_tail & has_residual, own_c, added)
-    to = f.select(is_tail, own_c, f.at(c, column))
-    scale, less = f.splat(f.load(a_scales) * step), f.splat(zero)
-    for v in range(0, COLUMNS, f.lanes):
-        products, sums = (f.load(f.at(scratch, i * COLUMNS + v, "i32"), less.type) for i in range(2))
-        total = f.cast("sitofp", products - sums * less, f.vec)
-        total = total + f.load(f.at(scratch, 2 * COLUMNS + v), f.vec)
-        more = f.load(f.at(bias, v), f.vec) + f.load(f.at(added, v), f.vec)
-        f.store(f.fma(total, scale, more), f.at(to, v))
-    activate(f, to, wide, one, wide, activation)
-    with f.when(is_tail):
-        f.call("copy_columns", "void", own_c, one, one, width, f.at(c, column), one)
+    words, own_c = segment_rows * n_segments // int8_form(f.isa).packing, f.at(own_bias, COLUMNS)
+    sums = f.select(is_missing, own_sums, sums)
+    panel = _Panel(group, 1, width, none, words, sums, bias, step, n_remainders, own_c, products=scratch)
+    _write_rows(f, panel, f.const(0), n_rows)
 
 
 def _write_panel(
@@ -373,7 +374,10 @@ def _write_rows(f: Function, panel: _Panel, first: Value, n_rows: Value) -> None
         if panel.prefetch is not None:
             panel.prefetch(rows)
 
-    if panel.tiles is None:
+    if panel.products is not None:
+        call_finish(f, panel.products, at(f.const(0)), 1, n_rows)
+        activate(f, c_here, ldc_here, n_rows, wide, early)
+    elif panel.tiles is None:
         call_rows_int8(f, n_rows, panel.groups, at, after)
     else:
         call_rows_in_tiles(f, n_rows, panel.groups, panel.tiles, at)

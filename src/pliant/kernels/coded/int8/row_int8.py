@@ -1,17 +1,26 @@
-"""One row of the int8 GEMM: codes are decoded to bytes in registers and multiplied there, without storing
+"""A few rows of the int8 GEMM: codes are decoded to bytes in registers and multiplied there, without storing
 them.
 
-A single row is limited by memory, so it reads only the planes, once. Outliers are not part of the decoded
-sum, as planes hold code 0 in their places: a sparse pass adds their difference from it.
+A few rows are limited by memory, so they read only the planes, once for all rows. Planes hold code 0 in the
+places of outliers: a sparse pass adds their difference from it, in integers. So a row has the same numbers as
+in a product of any number of rows.
 """
 
+from collections.abc import Callable
 from functools import partial, reduce
+from itertools import cycle
 from operator import add
 
 from pliant.kernels.coded.decode import decode_quads
 from pliant.kernels.coded.fill import GROUP_ROWS, locate_planes, locate_slice, prefetch_streams
 from pliant.kernels.coded.gemm_args import GemmArgs, SliceDesc
-from pliant.kernels.coded.int8.fill_int8 import clip_to_steps, read_outlier_place, read_outliers
+from pliant.kernels.coded.int8.fill_int8 import (
+    clip_to_steps,
+    has_remainder,
+    read_outlier_place,
+    read_outliers,
+)
+from pliant.kernels.coded.int8.tile_int8 import tile_shape
 from pliant.kernels.coded.int8_form import int8_form
 from pliant.kernels.coded.tile import COLUMNS
 from pliant.kernels.emit.builder import Function, Module
@@ -19,56 +28,93 @@ from pliant.kernels.emit.isa import Isa
 from pliant.kernels.emit.values import Value, vector
 from pliant.kernels.product.integer_dots import add_quads, left_is_signed
 
-_CHAINS = 4  # chains of products, and as many of sums
+_CHAINS = 8  # of products, which hide the latency of one
+_MOST_CHAINS = 4  # of one row
 _WORDS = GROUP_ROWS // 4
 _PLANES = range(1, 7)
-_PARAMS = (("desc", "ptr"), ("group", "i64"), ("count", "i64"), ("x", "ptr"), ("to", "ptr"))
+_KEYS = 16  # a number of bits and a number of rows as one number
+_PARAMS = (
+    ("desc", "ptr"),
+    ("group", "i64"),
+    ("count", "i64"),
+    ("x", "ptr"),
+    ("stride", "i64"),
+    ("to", "ptr"),
+    ("sums", "ptr"),
+)
 
 
-def has_row_int8(isa: Isa) -> bool:
-    """Whether codes are decoded to bytes in few instructions; otherwise decoding spills registers, and
-    scratch is as fast.
+def most_rows_int8(isa: Isa) -> int:
+    """The most rows that are multiplied as codes are decoded: a block of packed rows.
+
+    It is 0 where decoding to bytes takes many instructions: it spills registers, and scratch is as fast.
     """
-    return isa.has_byte_permute and not isa.is_portable
+    return tile_shape(isa).rows if isa.has_byte_permute and not isa.is_portable else 0
+
+
+def sums_at(isa: Isa) -> int:
+    """Where `row8` writes the columns' sums, after the products of the most rows, in words of four bytes."""
+    return most_rows_int8(isa) * COLUMNS
 
 
 def write_row_int8(module: Module) -> None:
-    """Define `row8(args, column group, step, zero point, to)` and `is_coded(args, column group) -> i64`.
+    """Define `row8(args, column group, steps, sums, to) -> i64` and `is_coded(args, column group) -> i64`.
 
-    to[0..15] are the products of the row with a column group in integers, to[16..31] the columns' sums, both
-    i32 and without outliers, then to[32..47] float32 are the steps that outliers add.
+    to[0..15] are the products of the first row with a column group, followed by those of the other rows. If
+    `sums` is null, the columns' sums follow from `sums_at` on. Both are i32 of 16 columns. The result of
+    `row8` is the number of outliers that have a remainder.
     """
     for bits in _PLANES:
-        _write_sum(module, bits)
+        _write_sum(module, bits, 1, is_summed=True)
+        for rows in range(1, most_rows_int8(module.isa) + 1):
+            _write_sum(module, bits, rows)
     _write_sparse(module)
-    params = (("args", "ptr"), ("column_group", "i64"), ("step", "float"), ("zero", "i32"), ("to", "ptr"))
-    with module.function("row8", params, attributes="noinline", is_exported=False) as f:
-        _write_row(f)
-        f.ret()
+    params = (("args", "ptr"), ("column_group", "i64"), ("steps", "float"), ("sums", "ptr"), ("to", "ptr"))
+    with module.function("row8", params, "i64", attributes="noinline", is_exported=False) as f:
+        f.ret(_write_rows(f))
     with module.function("is_coded", params[:2], "i64", attributes="noinline", is_exported=False) as f:
         f.ret(_is_coded(f))
 
 
-def _write_row(f: Function) -> None:
-    args, column_group, step, zero, to = f.params
-    (a,) = f.fields(args, GemmArgs, "a")
+def _write_rows(f: Function) -> Value:
+    """Write products and sums; returns the number of remainders."""
+    args, column_group, steps, sums, to = f.params
+    a, n_rows = f.fields(args, GemmArgs, "a", "n_rows")
     names = ("segment_rows", "n_segments", "column_groups_per_slice")
     segment_rows, n_segments, per_slice = f.fields(args, GemmArgs, *names)
-    for v in range(0, 3 * COLUMNS, f.lanes):
-        f.store(f.const(0, vector(f.lanes, "i32")), f.at(to, v, "i32"))
-    count = segment_rows >> 5
-    with f.each(0, n_segments) as s:
+    is_made = sums.compare("eq", 0)
+    own_sums = f.at(to, sums_at(f.isa), "i32")
+    count, first = segment_rows >> 5, f.cast("zext", is_made, "i64")
+    with f.each(0, sums_at(f.isa) + COLUMNS, f.lanes) as i:
+        f.store(f.const(0, vector(f.lanes, "i32")), f.at(to, i, "i32"))
+    with f.loop(0, n_segments, carry=[f.const(0)]) as loop:
+        s = loop.index
         desc, first_group, first_column = locate_slice(f, args, column_group // per_slice + s)
         local = column_group % per_slice
-        x = f.at(a, s * segment_rows, "i8")
+        x = f.at(a, s * segment_rows * n_rows, "i8")
         (bits, outlier_rows) = f.fields(desc, SliceDesc, "bits", "outlier_rows")
 
-        def multiply(n: int) -> None:
-            f.call(f"row8_{n}", "void", desc, first_group + local * count, count, x, to)
+        def multiply(n: int, rows: int, row: Value | int, is_summed: bool = False) -> None:
+            at = f.at(x, row, "i32"), n_rows, f.at(to, row * COLUMNS, "i32"), own_sums
+            f.call(_name(n, rows, is_summed), "void", desc, first_group + local * count, count, *at)
 
-        f.match(bits, {n: partial(multiply, n) for n in _PLANES})
-        with f.when(outlier_rows.compare("ne", 0)):
-            f.call("sparse8", "void", desc, first_column + local, x, step, zero, f.at(to, 2 * COLUMNS))
+        with f.when(is_made):
+            f.match(bits, {n: partial(multiply, n, 1, 0, is_summed=True) for n in _PLANES})
+        cases: dict[int, Callable[[], None]] = {
+            n * _KEYS + rows: partial(multiply, n, rows, first)
+            for n in _PLANES
+            for rows in range(1, most_rows_int8(f.isa) + 1)
+        }
+        f.match(bits * _KEYS + (n_rows - first), cases)
+
+        def patch() -> list[Value]:
+            outliers = (desc, first_column + local, x, n_rows, steps, to)
+            beyond = f.call("sparse8", "i64", *outliers)
+            assert beyond is not None
+            return [loop.carried[0] + beyond]
+
+        loop.carry(f.choose(outlier_rows.compare("ne", 0), patch, lambda: loop.carried))
+    return loop.carried[0]
 
 
 def _is_coded(f: Function) -> Value:
@@ -82,63 +128,76 @@ def _is_coded(f: Function) -> Value:
     return loop.carried[0]
 
 
-def _write_sum(module: Module, bits: int) -> None:
-    """`row8_<bits>`: to[0..15] += x @ the groups from `group` on, to[16..31] += their sums."""
-    with module.function(f"row8_{bits}", _PARAMS, attributes="noinline", is_exported=False) as f:
-        desc, group, count, x, to = f.params
+def _name(bits: int, rows: int, is_summed: bool) -> str:
+    return f"row8_{bits}_{rows}{'_summed' if is_summed else ''}"
+
+
+def _write_sum(module: Module, bits: int, rows: int, *, is_summed: bool = False) -> None:
+    """`row8_<bits>_<rows>`: to[0..15] of every row += x, whose words are `stride` apart, @ the groups from
+    `group` on.
+
+    If `is_summed`, the columns' `sums` += those of the groups.
+    """
+    name = _name(bits, rows, is_summed)
+    with module.function(name, _PARAMS, attributes="noinline", is_exported=False) as f:
+        desc, group, count, x, stride, to, sums = f.params
         table, planes = locate_planes(f, desc, bits, group)
         integers = vector(f.lanes, "i32")
         ones, zero = f.const(0x01010101, integers), f.const(0, integers)
+        n_sums = rows + is_summed
+        chains = max(1, min(_MOST_CHAINS, _CHAINS // n_sums))
         with f.each(0, COLUMNS, f.lanes) as column:
-            here = f.at(to, column, "i32")
-            sums_here = f.at(here, COLUMNS, "i32")
-            begin = [f.load(here, integers), *[zero] * (_CHAINS - 1)]
-            begin += [f.load(sums_here, integers), *[zero] * (_CHAINS - 1)]
+            here = [f.at(to, column + row * COLUMNS, "i32") for row in range(rows)]
+            here += [f.at(sums, column, "i32")] * is_summed
+            begin = [f.load(at, integers) for at in here] + [zero] * ((chains - 1) * n_sums)
             with f.loop(0, count, carry=begin) as loop:
                 totals = list(loop.carried)
                 at = [f.at(p, loop.index * COLUMNS + column, "i32") for p in planes]
                 prefetch_streams(f, at)
-                words = f.at(x, loop.index * _WORDS, "i32")
+                chain = cycle(range(0, chains * n_sums, n_sums))
+                words = f.at(x, loop.index * stride * _WORDS, "i32")
 
                 def emit(w: int, weights: Value) -> None:
-                    four = f.splat(f.load(f.at(words, w, "i32"), "i32"))
-                    n, m = w % _CHAINS, _CHAINS + w % _CHAINS
-                    totals[n] = add_quads(f, totals[n], four, weights)
-                    totals[m] = add_quads(f, totals[m], ones, weights)
+                    first, four_rows = next(chain), f.at(words, stride * w, "i32")
+                    for row in range(rows):
+                        four = f.splat(f.load(f.at(four_rows, row, "i32"), "i32"))
+                        totals[first + row] = add_quads(f, totals[first + row], four, weights)
+                    if is_summed:
+                        totals[first + rows] = add_quads(f, totals[first + rows], ones, weights)
 
                 decode_quads(f, at, table, emit)
                 loop.carry(totals)
-            f.store(reduce(add, loop.carried[:_CHAINS]), here)
-            f.store(reduce(add, loop.carried[_CHAINS:]), sums_here)
+            for i, address in enumerate(here):
+                f.store(reduce(add, loop.carried[i::n_sums]), address)
         f.ret()
 
 
 def _write_sparse(module: Module) -> None:
-    """`sparse8(slice, column group, x, step, zero, to)`: writes the steps that outliers add to 16 columns."""
-    params = (
-        ("desc", "ptr"),
-        ("group", "i64"),
-        ("x", "ptr"),
-        ("step", "float"),
-        ("zero", "i32"),
-        ("to", "ptr"),
-    )
-    with module.function("sparse8", params, attributes="noinline", is_exported=False) as f:
-        desc, group, x, step, zero, to = f.params
+    """`sparse8(slice, column group, x, rows, steps, to) -> i64`: adds what outliers change in the products of
+    every row and in the columns' sums, and returns the number of remainders.
+    """
+    params = [("desc", "ptr"), ("group", "i64"), ("x", "ptr"), ("n_rows", "i64")]
+    params += [("steps", "float"), ("to", "ptr")]
+    with module.function("sparse8", params, "i64", attributes="noinline", is_exported=False) as f:
+        desc, group, x, n_rows, steps, to = f.params
         (table,) = f.fields(desc, SliceDesc, "table")
-        placed = f.cast("sitofp", f.cast("sext", f.load(table, "i8"), "i32"), "float")
-        steps = f.const(1.0, "float") / step
+        placed = f.cast("sext", f.load(table, "i8"), "i32")
         most = f.const(float(int8_form(f.isa).weight), "float")
         begin, end, offsets, values = read_outliers(f, desc, group)
-        with f.each(begin, end) as i:
-            value = f.load(f.at(values, i))
-            row, column = read_outlier_place(f, offsets, i)
-            scaled = value * steps
-            is_beyond = (scaled > most) | (scaled < -most)
-            whole = f.cast("sitofp", clip_to_steps(f, value, steps, most), "float")
-            by = f.select(is_beyond, scaled, whole) - placed
-            byte = f.load(f.at(x, row, "i8"), "i8")
-            q = f.cast("sext" if left_is_signed(f.isa) else "zext", byte, "i32") - zero
-            here = f.at(to, column)
-            f.store(f.fma(f.cast("sitofp", q, "float"), by, f.load(here)), here)
-        f.ret()
+        with f.loop(begin, end, carry=[f.const(0)]) as loop:
+            value = f.load(f.at(values, loop.index))
+            k, column = read_outlier_place(f, offsets, loop.index)
+            by = clip_to_steps(f, value, steps, most) - placed
+            here = f.at(to, column, "i32")
+            _add(f, by, f.at(here, sums_at(f.isa), "i32"))
+            factors = f.at(x, (k >> 2) * n_rows, "i32")
+            with f.each(0, n_rows) as row:
+                byte = f.load(f.at(f.at(factors, row, "i32"), k & 3, "i8"), "i8")
+                q = f.cast("sext" if left_is_signed(f.isa) else "zext", byte, "i32")
+                _add(f, q * by, f.at(here, row * COLUMNS, "i32"))
+            loop.carry([loop.carried[0] + f.cast("zext", has_remainder(f, value, steps, most), "i64")])
+        f.ret(loop.carried[0])
+
+
+def _add(f: Function, by: Value, to: Value) -> None:
+    f.store(f.load(to, by.type) + by, to)
