@@ -3,7 +3,7 @@
 import threading
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Literal, NoReturn
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from pliant.run.memory_use import MemoryUse
 from pliant.run.session.session import Session
 from pliant.run.session.text_feeds import AnswerArrays
 from pliant.serve.protocol.oip_tensors import DATATYPES
+from tests.serve.nodes import PATIENCE_S
 
 
 def texts(*words: str | bytes) -> np.ndarray:
@@ -117,3 +118,42 @@ class Echo(Fake):
 
     def close(self) -> None:
         pass
+
+
+class Counts(Fake):
+    """`text` or `ids` -> `vector`, counts of the bytes or tokens 97, 98 and 99, and 1/3.
+
+    `gate`, where it is cleared, holds answers back.
+    """
+
+    name = identity = "counts"
+    max_length = 50
+    degree: Literal[1, 2] = 1
+    inputs = (Port("text", "bytes", (1,)), Port("ids", "int64", (1, None)))
+    outputs = (Port("vector", "float32", (1, 4)),)
+    ways = (frozenset({"text"}), frozenset({"ids"}))  # type: ignore[assignment]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.is_asked = threading.Event(), threading.Event()
+        self.gate.set()
+
+    def request(self, feeds: Any) -> Request:
+        tokens = [*feeds["text"][0]] if "text" in feeds else feeds["ids"][0].tolist()
+        return Request(len(tokens), tensors={"ids": np.array([tokens])})
+
+    def _answer(self, request: Request) -> Any:
+        self.is_asked.set()
+        assert self.gate.wait(PATIENCE_S)
+        tokens = request.tensors["ids"][0].tolist()
+        return {"vector": np.array([vector_of(tokens)], np.float32)}
+
+    def sample(self, length: int) -> Any:
+        raise InputError("there is none")
+
+    def close(self) -> None:
+        pass
+
+
+def vector_of(tokens: list[int] | bytes) -> list[float]:
+    return [tokens.count(97), tokens.count(98), tokens.count(99), float(np.float32(1 / 3))]

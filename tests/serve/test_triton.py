@@ -40,6 +40,20 @@ def test_the_client_finds_the_server_and_its_model(client: Any) -> None:
     }
 
 
+def test_statistics_and_configurations_are_read_by_the_client() -> None:
+    """[serve.clients] statistics of one model, or without a name of all models at the address."""
+    with running(Upper(), [Echo()]) as node, triton.InferenceServerClient(node.address) as client:
+        client.infer("upper", [asked("text", texts("a"), "BYTES", True)])
+        every = client.get_inference_statistics()["model_stats"]
+        assert [(one["name"], one["inference_count"]) for one in every] == [("upper", 1), ("echo", 0)]
+        for version in ("", "1"):
+            assert client.get_inference_statistics("upper", version)["model_stats"] == every[:1]
+            config = client.get_model_config("echo", version)
+            first = {"name": "bool", "data_type": "TYPE_BOOL", "dims": [-1, -1], "optional": False}
+            assert config["name"] == "echo"
+            assert config["input"][0] == first
+
+
 @pytest.mark.parametrize("is_binary", [True, False])
 @pytest.mark.parametrize("is_binary_output", [True, False, None])
 def test_text_is_answered_in_every_form(client: Any, is_binary: bool, is_binary_output: bool | None) -> None:

@@ -1,62 +1,19 @@
 """OpenAI's own client asks a node for embeddings."""
 
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Literal
+from typing import Any
 
 import httpx
 import numpy as np
 import pytest
 
-from pliant.errors import InputError
-from pliant.ir.endpoint import Request
-from pliant.ir.port import Port
-from tests.serve.models import Fake, Upper
+from tests.serve.models import Counts, Upper, vector_of
 from tests.serve.nodes import PATIENCE_S, Running, running
 from tests.serve.test_routing import metric
 
 openai = pytest.importorskip("openai", reason="openai's client is not installed")
 TOKEN = "client-token-0123"
-
-
-class Counts(Fake):
-    """`text` or `ids` -> `vector`, counts of the bytes or tokens 97, 98 and 99, and 1/3.
-
-    `gate`, where it is cleared, holds answers back.
-    """
-
-    name = identity = "counts"
-    max_length = 50
-    degree: Literal[1, 2] = 1
-    inputs = (Port("text", "bytes", (1,)), Port("ids", "int64", (1, None)))
-    outputs = (Port("vector", "float32", (1, 4)),)
-    ways = (frozenset({"text"}), frozenset({"ids"}))  # type: ignore[assignment]
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.gate, self.is_asked = threading.Event(), threading.Event()
-        self.gate.set()
-
-    def request(self, feeds: Any) -> Request:
-        tokens = [*feeds["text"][0]] if "text" in feeds else feeds["ids"][0].tolist()
-        return Request(len(tokens), tensors={"ids": np.array([tokens])})
-
-    def _answer(self, request: Request) -> Any:
-        self.is_asked.set()
-        assert self.gate.wait(PATIENCE_S)
-        tokens = request.tensors["ids"][0].tolist()
-        return {"vector": np.array([vector_of(tokens)], np.float32)}
-
-    def sample(self, length: int) -> Any:
-        raise InputError("there is none")
-
-    def close(self) -> None:
-        pass
-
-
-def vector_of(tokens: list[int] | bytes) -> list[float]:
-    return [tokens.count(97), tokens.count(98), tokens.count(99), float(np.float32(1 / 3))]
 
 
 @pytest.fixture(scope="module")

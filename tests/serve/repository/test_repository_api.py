@@ -329,3 +329,19 @@ def test_a_node_error_of_a_load_keeps_its_status() -> None:
     late = Shelf("late", is_initial=False, error=NodeError("the port is taken.", status=503))
     with serving(Shelf("first"), late) as node:
         assert change(node, "late", "load").status_code == 503
+
+
+def test_a_model_called_stats_keeps_its_path() -> None:
+    """`/v2/models/stats` is also that of all models' statistics, for nodes without such a model."""
+    with serving(Shelf("other"), Shelf("stats")) as node:
+        path = f"{node.url}/v2/models/stats"
+        assert httpx.get(path, timeout=PATIENCE_S).json()["name"] == "stats"
+        assert mark_of(asked(node, "stats")) == "stats:1:a"
+        (found,) = httpx.get(f"{path}/stats", timeout=PATIENCE_S).json()["model_stats"]
+        assert (found["name"], found["inference_count"]) == ("stats", 1)
+        assert change(node, "stats", "unload").status_code == 200
+        refused = httpx.get(path, timeout=PATIENCE_S)
+        assert refused.status_code == 503
+        assert "/v2/repository/models/stats/load" in refused.json()["error"]
+    with serving() as node:
+        assert httpx.get(f"{node.url}/v2/models/stats", timeout=PATIENCE_S).json() == {"model_stats": []}

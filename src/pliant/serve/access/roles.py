@@ -64,6 +64,7 @@ RULES: Final[tuple[RouteRule, ...]] = (
     *_of_model("POST", "/infer"),
     *_of_model("GET", "/config"),
     *_of_model("GET", "/stats"),
+    RouteRule("GET", "/v2/models/stats", ANY),
     RouteRule("POST", "/v1/embeddings", ANY),
     RouteRule("GET", "/metrics", ANY),
     RouteRule("GET", "/openapi.json", ANY),

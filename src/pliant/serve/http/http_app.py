@@ -153,8 +153,15 @@ class _Paths:
         self._nodes, self._bodies = nodes, bodies
         node.metrics.body_bytes.set_function(lambda: bodies.n_bytes)
         served = node.served
-        options = (node.counts_joules, version, bool(access.tokens))
-        about = document(node.signature, served.max_length, served.best, *options)
+        about = document(
+            node.signature,
+            node.model.version,
+            served.max_length,
+            served.best,
+            node.counts_joules,
+            version,
+            bool(access.tokens),
+        )
         self._openapi = _json(about).body
 
     async def live(self, request: Request) -> Response:

@@ -3,9 +3,17 @@
 from typing import Any, Final
 
 from pliant.ir.port import Port
+from pliant.serve.http.openapi_node import (
+    NODE_SCHEMAS,
+    embeddings_path,
+    model_parameters,
+    node_paths,
+    terms_parameters,
+)
 from pliant.serve.http.openapi_repository import (
     ERROR,
     REPOSITORY_SCHEMAS,
+    get_path,
     object_schema,
     repository_paths,
 )
@@ -33,51 +41,54 @@ _SERVER_SCHEMAS: Final[_Json] = {
         }
     ),
 }
-_COUNT: Final[_Json] = {"type": "integer", "minimum": 0}
-_DURATION: Final[_Json] = object_schema({"count": _COUNT, "ns": _COUNT})
-_DURATIONS = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output")
 _ROWS = (1, 2, 3)
 """Numbers of rows in the request schemas: a schema cannot relate the number of elements to the shape."""
 
 
 def document(
-    model: Signature, max_length: int, best: float | None, counts_joules: bool, version: str, has_tokens: bool
+    model: Signature,
+    model_version: str,
+    max_length: int,
+    best: float | None,
+    counts_joules: bool,
+    version: str,
+    has_tokens: bool,
 ) -> _Json:
     """The OpenAPI 3.1 document of this node, with request bodies in their JSON form.
 
     `best` is the highest accuracy of the model; None if it was never measured. Objectives of joules need a
-    node that `counts_joules`.
+    node that `counts_joules`. `version` is that of the node.
     """
-    base = f"/v2/models/{model.name}"
+    base, terms = f"/v2/models/{model.name}", _terms(best or 0.0)
     paths: _Json = {
-        base: _get("The model's inputs and outputs.", _json("Model")),
-        f"{base}/ready": _get("Whether the model is ready.", _states("ModelReady")),
-        f"{base}/infer": {"post": _infer()},
-        f"{base}/config": _get("The model's configuration, in Triton's form.", _json("ModelConfig")),
-        f"{base}/stats": _get("Statistics of the model's requests.", _json("ModelStatistics")),
-        "/v1/embeddings": {"post": _embeddings(model)},
-        "/v2/pliant/curve": _get("Expected latency of this node by input length.", _json("Any")),
+        **_model_paths(base),
+        **_model_paths(f"{base}/versions/{model_version}"),
+        "/v1/embeddings": embeddings_path(model.name, terms),
+        "/v2/pliant/curve": get_path("Expected latency of this node by input length.", _json("Any")),
         "/v2/pliant/route": {"get": _explain(max_length)},
         "/v2/pliant/peers": _peers(),
         "/v2/pliant/tell": {"post": _tell()},
     }
     title = f"pliant node: {model.name}"
-    return _assemble(title, version, paths, _schemas(model, _terms(best or 0.0, counts_joules)), has_tokens)
+    schemas = _schemas(model, _parameters(terms, counts_joules))
+    return _assemble(title, version, paths, schemas, has_tokens)
 
 
 def front_document(version: str, has_tokens: bool) -> _Json:
     """The OpenAPI 3.1 document of a node without a loaded model."""
-    return _assemble("pliant node", version, {}, {}, has_tokens)
+    paths = {"/v1/embeddings": embeddings_path(None, _terms(1.0))}
+    return _assemble("pliant node", version, paths, {}, has_tokens)
 
 
 def _assemble(title: str, version: str, of_model: _Json, schemas: _Json, has_tokens: bool) -> _Json:
     paths: _Json = {
-        "/v2/health/live": _get("Whether the node is running.", _json("Live"), is_open=True),
-        "/v2/health/ready": _get("Whether the node is ready.", _states("Ready"), is_open=True),
-        "/v2": _get("The node and its extensions.", _json("Server")),
-        **of_model,
+        "/v2/health/live": get_path("Whether the node is running.", _json("Live"), is_open=True),
+        "/v2/health/ready": get_path("Whether the node is ready.", _states("Ready"), is_open=True),
+        "/v2": get_path("The node and its extensions.", _json("Server")),
+        **node_paths(),
         **repository_paths(),
-        "/metrics": _get(
+        **of_model,
+        "/metrics": get_path(
             "Counters for Prometheus.",
             {"200": {"description": "Text.", "content": {"text/plain": {"schema": {"type": "string"}}}}},
         ),
@@ -86,7 +97,7 @@ def _assemble(title: str, version: str, of_model: _Json, schemas: _Json, has_tok
         for operation in _operations(path):
             if "security" not in operation:
                 operation["responses"] = {"429": ERROR} | operation["responses"]
-    components: _Json = {"schemas": {**_SERVER_SCHEMAS, **REPOSITORY_SCHEMAS, **schemas}}
+    components: _Json = {"schemas": {**_SERVER_SCHEMAS, **NODE_SCHEMAS, **REPOSITORY_SCHEMAS, **schemas}}
     about: _Json = {
         "openapi": "3.1.0",
         "info": {"title": title, "version": version},
@@ -103,13 +114,19 @@ def _assemble(title: str, version: str, of_model: _Json, schemas: _Json, has_tok
     return about
 
 
+def _model_paths(base: str) -> _Json:
+    """The paths of a model below `base`, with or without its version."""
+    return {
+        base: get_path("The model's inputs and outputs.", _json("Model")),
+        f"{base}/ready": get_path("Whether the model is ready.", _states("ModelReady")),
+        f"{base}/infer": {"post": _infer()},
+        f"{base}/config": get_path("The model's configuration, in Triton's form.", _json("ModelConfig")),
+        f"{base}/stats": get_path("Statistics of the model's requests.", _json("ModelStatistics")),
+    }
+
+
 def _operations(path: _Json) -> list[_Json]:
     return [operation for method, operation in path.items() if method != "parameters"]
-
-
-def _get(summary: str, responses: _Json, is_open: bool = False) -> _Json:
-    operation: _Json = {"summary": summary, "responses": responses}
-    return {"get": {**operation, "security": []} if is_open else operation}
 
 
 def _states(schema: str) -> _Json:
@@ -121,15 +138,10 @@ def _states(schema: str) -> _Json:
 def _explain(max_length: int) -> _Json:
     schema = {"type": "integer", "minimum": 0, "maximum": max_length}
     length = {"name": "length", "in": "query", "required": True, "schema": schema}
-    fraction = {"type": "number", "minimum": 0, "maximum": 1}
-    seconds = {"type": "number", "exclusiveMinimum": 0, "maximum": 1e6}
-    deadline = {"name": "deadline_s", "in": "query", "schema": seconds}
-    floor = {"name": "accuracy_floor", "in": "query", "schema": fraction}
-    named = [{"name": name, "in": "query", "schema": {"type": "string"}} for name in ("model", "version")]
     responses = {**_json("Any"), "400": ERROR, "404": ERROR}
     return {
         "summary": "The endpoint that this node would choose, and why.",
-        "parameters": [length, deadline, floor, *named],
+        "parameters": [length, *terms_parameters(), *model_parameters()],
         "responses": responses,
     }
 
@@ -171,33 +183,7 @@ def _infer() -> _Json:
     }
 
 
-def _embeddings(model: Signature) -> _Json:
-    """OpenAI's request form; 404 for a model without a vector output."""
-    texts = {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": 4}
-    schema = {
-        "type": "object",
-        "required": ["model", "input"],
-        "properties": {
-            "model": {"const": model.name},
-            "input": {"oneOf": [{"type": "string"}, texts]},
-            "encoding_format": {"enum": ["float", "base64"]},
-        },
-    }
-    no = {
-        "description": "An error, with the reason.",
-        "content": {"application/json": {"schema": {"type": "object"}}},
-    }
-    return {
-        "summary": "Embeddings of texts, in OpenAI's form.",
-        "requestBody": {"required": True, "content": {"application/json": {"schema": schema}}},
-        "responses": {
-            **_json("Any"),
-            **{str(s): no for s in (400, 401, 403, 404, 408, 413, 415, 422, 429, 500, 503)},
-        },
-    }
-
-
-def _schemas(model: Signature, terms: _Json) -> _Json:
+def _schemas(model: Signature, parameters: _Json) -> _Json:
     ports = {port.name: port for port in model.inputs}
     ways = [
         [_input(ports[name], n_rows) for name in sorted(way)]
@@ -224,17 +210,6 @@ def _schemas(model: Signature, terms: _Json) -> _Json:
                 "output": {"type": "array", "items": {"$ref": "#/components/schemas/ConfiguredPort"}},
             }
         ),
-        "ModelStatistics": object_schema(
-            {"model_stats": {"type": "array", "items": {"$ref": "#/components/schemas/Statistics"}}}
-        ),
-        "Statistics": object_schema(
-            {
-                "name": {"const": model.name},
-                "version": {"type": "string"},
-                **dict.fromkeys(("last_inference", "inference_count", "execution_count"), _COUNT),
-                "inference_stats": object_schema(dict.fromkeys(_DURATIONS, _DURATION)),
-            }
-        ),
         "ConfiguredPort": object_schema(
             {
                 "name": {"type": "string"},
@@ -254,7 +229,7 @@ def _schemas(model: Signature, terms: _Json) -> _Json:
             "required": ["inputs"],
             "properties": {
                 "id": {"type": "string"},
-                "parameters": terms,
+                "parameters": parameters,
                 "inputs": {"oneOf": [_sequence(way) for way in ways], "description": _described_model(model)},
                 "outputs": {
                     "type": "array",
@@ -311,22 +286,27 @@ def _schemas(model: Signature, terms: _Json) -> _Json:
     }
 
 
-def _terms(best: float, counts_joules: bool) -> _Json:
-    """The parameters of a request: deadline, accuracy floor, objective, and whether to explain the choice."""
+def _terms(best: float) -> _Json:
+    """The terms of a request: deadline and accuracy floor."""
     deadline = {"type": "number", "exclusiveMinimum": 0, "maximum": 1000000}
     floor = {"type": "number", "minimum": 0, "maximum": best}
+    late = "Accept the soonest late answer instead of 503."
+    return {
+        "deadline_s": {**deadline, "description": "Deadline in seconds; 503 if no answer is in time."},
+        "best_effort": {"type": "boolean", "description": late},
+        "accuracy_floor": {**floor, "description": "Lowest accepted accuracy, a fraction."},
+    }
+
+
+def _parameters(terms: _Json, counts_joules: bool) -> _Json:
+    """The parameters of a request: its terms, the objective, and whether to explain the choice."""
     by_joules = {"type": "string", "pattern": "^(time|energy|mix:(0|1|0[.][0-9]{1,9}))$"}
     objective = by_joules if counts_joules else {"enum": ["time"]}
     return {
         "type": "object",
         "properties": {
             "binary_data_output": {"type": "boolean"},
-            "deadline_s": {**deadline, "description": "Deadline in seconds; 503 if no answer is in time."},
-            "best_effort": {
-                "type": "boolean",
-                "description": "Accept the soonest late answer instead of 503.",
-            },
-            "accuracy_floor": {**floor, "description": "Lowest accepted accuracy, a fraction."},
+            **terms,
             "objective": {**objective, "description": "The cost to minimize: time, energy, or mix:W."},
             "explain": {"type": "boolean", "description": "Add the reason and the endpoints' estimates."},
         },

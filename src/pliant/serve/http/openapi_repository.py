@@ -15,6 +15,12 @@ def json_answer(schema: str) -> _Json:
     return {"200": {"description": "Success.", "content": content}}
 
 
+def get_path(summary: str, responses: _Json, is_open: bool = False) -> _Json:
+    """A path that is read by GET; with `is_open` it needs no token."""
+    operation: _Json = {"summary": summary, "responses": responses}
+    return {"get": {**operation, "security": []} if is_open else operation}
+
+
 def object_schema(properties: _Json) -> _Json:
     """An object schema in which all `properties` are required."""
     return {"type": "object", "required": list(properties), "properties": properties}

@@ -36,6 +36,9 @@ REPOSITORY_PATH = "/v2/repository"
 _LIMIT_BYTES = 1 << 16
 _MODELS = "/v2/models/"
 _MODEL = f"{_MODELS}{{name}}"
+_STATISTICS = "stats"
+_STATISTICS_PATH = f"{_MODELS}{_STATISTICS}"
+"""Statistics of all models, unless a model has this name."""
 _METHODS = ("GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS")
 T = TypeVar("T")
 
@@ -75,6 +78,7 @@ class RepositoryPaths:
             Route("/v2/health/live", self._live, methods=["GET"]),
             Route("/v2/health/ready", self._ready, methods=["GET"]),
             Route("/v2", self._server, methods=["GET"]),
+            Route(_STATISTICS_PATH, self._statistics, methods=["GET"]),
             Route("/openapi.json", self._openapi, methods=["GET"]),
             metrics_route(lambda: self._node.metrics_by_model),
             *page,
@@ -108,11 +112,12 @@ class RepositoryPaths:
         await self._app(scope, receive, send)
 
     def owns(self, scope: Scope) -> bool:
-        """Whether a request is handled here and not by the first model: the repository, metrics, the page."""
+        """Whether a request is handled here and not by a model: paths of all models and of the page."""
         path = scope["path"]
         return (
             path == METRICS_PATH
             or _is_of_repository(path)
+            or (path == _STATISTICS_PATH and _STATISTICS not in self._repository.names)
             or (
                 not path.startswith(_MODELS)
                 and any(route.matches(scope)[0] is Match.FULL for route in self._page)
@@ -155,6 +160,12 @@ class RepositoryPaths:
 
     async def _server(self, request: Request) -> Response:
         return json_response(server_metadata(self._node.name, self._version))
+
+    async def _statistics(self, request: Request) -> Response:
+        """Statistics of all loaded models; ModelApps serves the metadata of a loaded model of this name."""
+        if _STATISTICS in self._repository.names:
+            self._repository.wanted(_STATISTICS, None)
+        return json_response({"model_stats": [one.protocol_statistics() for one in self._repository.nodes]})
 
     async def _openapi(self, request: Request) -> Response:
         return Response(self._document, media_type=JSON)
