@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from pliant.serve.access.security import Tls
+from pliant.serve.grpc.message_coding import AS_SENT
 from pliant.serve.grpc.wire_messages import SERVICE, message
 from pliant.serve.http.limits import Limits
 from pliant.serve.protocol.oip_tensors import DATATYPES, numpy_dtype
@@ -124,6 +125,16 @@ def test_the_client_reads_our_errors(client: Any) -> None:
         with pytest.raises(Refused, match=why) as refused:
             infer()
         assert refused.value.status() == f"StatusCode.{_name(code)}"
+
+
+def test_the_client_reads_compressed_answers(node: Running, client: Any) -> None:
+    """[serve.clients] it accepts gzip; one that does not decompress them finds no message."""
+    text = "a film " * 140
+    assert upper(client, text) == text.upper()
+    with client_of(node, channel_args=[AS_SENT]) as plain, pytest.raises(Refused, match=r"(?i)deserializ"):
+        upper(plain, text)
+    with client_of(node, channel_args=[AS_SENT]) as plain:
+        assert upper(plain, "a film") == "A FILM"
 
 
 def _name(code: int) -> str:

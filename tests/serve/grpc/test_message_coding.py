@@ -5,16 +5,17 @@ import tracemalloc
 import zlib
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pliant.errors import InputError, NodeError
 from pliant.serve.access.roles import GRPC
 from pliant.serve.http.limits import Limits
-from tests.serve.models import Upper
+from tests.serve.models import Echo, Upper
 from tests.serve.nodes import ANY_PORT, PATIENCE_S, Running, running
 
 grpc = pytest.importorskip("grpc", reason="grpcio is not installed")
-from pliant.serve.grpc.message_coding import decompress  # noqa: E402 - needs grpcio's extra
+from pliant.serve.grpc.message_coding import AS_SENT, decompress  # noqa: E402 - needs grpcio's extra
 from pliant.serve.grpc.wire_messages import METHODS, message  # noqa: E402
 
 BODY_BYTES = 1 << 20
@@ -46,6 +47,37 @@ def test_a_message_is_read_however_it_was_compressed(coding: str) -> None:
                 _answer(node, _asking(b"a" * 8 * BODY_BYTES).SerializeToString(), compression)
             assert refused.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
         assert text.upper().decode() in _answer(node, _asking(text).SerializeToString(), compression)
+
+
+def test_long_answers_are_compressed_for_callers_that_accept_gzip() -> None:
+    """As over REST: others, and short answers, get them plain."""
+    only_plain = ("grpc.compression_enabled_algorithms_bitset", 1)
+    with running(Upper(), grpc=ANY_PORT) as node:
+        for options, n_words, is_coded in (((), 500, True), ((), 4, False), ((only_plain,), 500, False)):
+            text = b"ab" * n_words
+            with grpc.insecure_channel(str(node.grpc), options=(AS_SENT, *options)) as channel:
+                infer = channel.unary_unary(f"{GRPC}/ModelInfer")
+                sent = infer(_asking(text).SerializeToString(), timeout=PATIENCE_S)
+            assert (sent[:2] == b"\x1f\x8b") is is_coded
+            content = gzip.decompress(sent) if is_coded else sent
+            answer = message("ModelInferResponse").FromString(content)
+            assert text.upper() in answer.raw_output_contents[0]
+
+
+def test_numbers_that_gzip_hardly_shortens_are_sent_plain() -> None:
+    """With compression, a call for 1.5 MB of them took twenty times as long."""
+    numbers = np.random.default_rng(0).standard_normal((1, 4096)).astype(np.float32)
+    tensor = {"name": "float32", "datatype": "FP32", "shape": numbers.shape}
+    asked = message("ModelInferRequest")(
+        model_name="echo", inputs=[tensor], raw_input_contents=[numbers.tobytes()]
+    )
+    with (
+        running(Echo(("float32",)), grpc=ANY_PORT) as node,
+        grpc.insecure_channel(str(node.grpc), options=(AS_SENT,)) as channel,
+    ):
+        infer = channel.unary_unary(f"{GRPC}/ModelInfer")
+        sent = infer(asked.SerializeToString(), timeout=PATIENCE_S)
+    assert message("ModelInferResponse").FromString(sent).raw_output_contents[0] == numbers.tobytes()
 
 
 @pytest.mark.parametrize("compress", [gzip.compress, zlib.compress])

@@ -12,7 +12,7 @@ from pliant.serve.access.credentials import PemKeyPair
 from pliant.serve.access.security import ListenAddress
 from pliant.serve.grpc.connection_watch import GrpcConnections
 from pliant.serve.grpc.grpc_service import GrpcService
-from pliant.serve.grpc.message_coding import AS_SENT
+from pliant.serve.grpc.message_coding import AS_SENT, COMPRESSED
 from pliant.serve.http.limits import Limits
 
 _CALLS_AT_ONCE = 256
@@ -75,6 +75,7 @@ def _options(limits: Limits) -> list[tuple[str, int]]:
     return [
         ("grpc.so_reuseport", 0),  # else two nodes at one port would share its calls
         AS_SENT,
+        COMPRESSED,
         ("grpc.max_receive_message_length", limits.body_bytes),
         ("grpc.max_send_message_length", limits.client_buffer_bytes),
         ("grpc.max_metadata_size", limits.head_bytes),

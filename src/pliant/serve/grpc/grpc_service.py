@@ -19,7 +19,7 @@ from pliant.serve.access.roles import GRPC, routes_without_rule
 from pliant.serve.answers.metrics import Metrics
 from pliant.serve.grpc.call_status import code_of, refuse
 from pliant.serve.grpc.infer_messages import read_infer, write_infer
-from pliant.serve.grpc.message_coding import decompress
+from pliant.serve.grpc.message_coding import decompress, is_worth_compressing
 from pliant.serve.grpc.observed_calls import (
     ObservedCall,
     client_of,
@@ -120,21 +120,17 @@ class GrpcService:
         }
         assert methods.keys() == {*METHODS}
         handlers = {
-            name: grpc.unary_unary_rpc_method_handler(
-                self._guarded(name, methods[name]),
-                response_serializer=message(f"{name}Response").SerializeToString,
-            )
-            for name in METHODS
+            name: grpc.unary_unary_rpc_method_handler(self._guarded(name, methods[name])) for name in METHODS
         }
         missing = routes_without_rule(("POST", f"{GRPC}/{name}") for name in handlers)
         assert not missing, f"serve/access/roles.py says nothing of {', '.join(missing)}"
         return grpc.method_handlers_generic_handler(SERVICE, handlers)
 
-    def _guarded(self, name: str, method: _Method) -> Callable[[bytes, Any], Awaitable[Any]]:
-        """Wrap `method` with access control, error statuses and response counts."""
+    def _guarded(self, name: str, method: _Method) -> Callable[[bytes, Any], Awaitable[bytes]]:
+        """Wrap `method` with access control, error statuses and response counts, from bytes to bytes."""
         path, read = f"{GRPC}/{name}", message(f"{name}Request").FromString
 
-        async def answer(content: bytes, context: Any) -> Any:
+        async def answer(content: bytes, context: Any) -> bytes:
             n_bytes = len(content) + metadata_bytes(context)
             with self.around(context.peer(), n_bytes), ExitStack() as stack:
                 call = None
@@ -147,7 +143,7 @@ class GrpcService:
 
     async def _answer(
         self, path: str, method: _Method, read: Callable[[bytes], Any], content: bytes, asked: _CallContext
-    ) -> Any:
+    ) -> bytes:
         code = grpc.StatusCode.UNKNOWN
         said = {} if asked.call is None else asked.call.metadata
         try:
@@ -157,8 +153,10 @@ class GrpcService:
             admitted = self._admitted(path, asked.context)
             plain = decompress(content, self._most_bytes)
             self._access.spend(admitted, len(plain))
-            result = await method(_read(read, plain), asked)
-            self._access.spend(admitted, result.ByteSize())
+            answer: bytes = (await method(_read(read, plain), asked)).SerializeToString()
+            self._access.spend(admitted, len(answer))
+            if not is_worth_compressing(answer):
+                asked.context.disable_next_message_compression()
             code = grpc.StatusCode.OK
         except PliantError as error:
             code = code_of(error)
@@ -172,7 +170,7 @@ class GrpcService:
                 asked.call.code = code
         if said:
             await asked.context.send_initial_metadata(tuple(said.items()))
-        return result
+        return answer
 
     def _admitted(self, path: str, context: Any) -> AccessGrant:
         """Check access. Raises NodeError: no permission (401, 403), or over the rate limit (429)."""
