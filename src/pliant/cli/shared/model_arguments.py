@@ -1,5 +1,6 @@
 """The options of a model in `pliant node`: its name, its source and how it is opened."""
 
+import logging
 import re
 from collections.abc import Hashable
 from contextlib import ExitStack
@@ -15,8 +16,9 @@ from pliant.cli.shared.refuse_options import refuse_options
 from pliant.cli.shared.show import say
 from pliant.cli.shared.verb_options import has_accuracy, no_examples_error
 from pliant.cli.shared.weight_bits import WeightBits, parse_weights
-from pliant.errors import InputError, NodeError
+from pliant.errors import InputError, ModelError, NodeError
 from pliant.ir.dilation import Dilation
+from pliant.models.onnx.onnx_text import OnnxText, open_onnx_text
 from pliant.plan.precision import TOLERANCE, ComputePrecision
 from pliant.plan.submodel.plan_options import Depths
 from pliant.quantities import parse_bytes
@@ -26,6 +28,7 @@ from pliant.serve.answers.samples import sample_requests
 from pliant.serve.node.power import read_energy
 from pliant.serve.repository.model_entry import FIRST_VERSION, ModelEndpoints, ModelEntry, ModelKey, OpenModel
 
+_LOG = logging.getLogger("pliant.serve")
 PATIENCE_S = 120.0
 """How long to wait for the workers of a cluster."""
 _SAMPLED = (1, 64)
@@ -131,8 +134,9 @@ class ModelArguments:
             answers = local or shared
             assert answers is not None
             energy = read_energy(self.power, self._watts_by_name(), answers)
+            text = _text_reader(model, answers)
             close = stack.pop_all().close
-        return OpenModel(answers, shared if local is not None else None, energy, close)
+        return OpenModel(answers, shared if local is not None else None, energy, close, text)
 
     def _local(
         self, model: Model, budget: MemoryBudget | None, measured: MeasuredBytes, stack: ExitStack
@@ -202,6 +206,17 @@ class ModelArguments:
 
     def _stamp(self) -> Hashable:
         return self.resolve_model().identity
+
+
+def _text_reader(model: Model, session: Session[Any]) -> OnnxText | None:
+    """Return how an ONNX model reads text; a damaged tokenizer is logged, since arrays do not need it."""
+    if not isinstance(model, OnnxGraph) or model.path is None:
+        return None
+    try:
+        return open_onnx_text(model.path, session.inputs)
+    except ModelError as error:
+        _LOG.warning("%s reads no texts: %s", model.name, error)
+        return None
 
 
 def _taken_bytes(session: Session[Any]) -> int:

@@ -1,12 +1,15 @@
 """Find the models that give embeddings, and build their inputs: text models, and text graphs from ONNX."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from pliant.errors import InputError
 from pliant.ir.port import Port
+from pliant.models.onnx.onnx_text import OnnxText
+from pliant.run.session.text_feeds import as_bytes, text_of
 from pliant.serve.protocol.signature import Signature
 
 VECTOR = "vector"
@@ -16,37 +19,41 @@ _IDS, _ONES, _ZEROS = ("input_ids", "ids"), ("attention_mask", "mask"), ("token_
 
 @dataclass(frozen=True, slots=True)
 class Embedder:
-    """A model whose `output` is a vector of `width` numbers. A graph may take tokens under several names."""
+    """A model whose `output` is a vector of `width` numbers. A graph may take tokens under several names.
+
+    `read` gives the tensors of a text; None if the model reads no texts.
+    """
 
     name: str
     output: Port
     width: int
-    reads_text: bool
+    read: Callable[[str], Mapping[str, np.ndarray]] | None
     fed: Mapping[str, int | None]
     """For each input the constant fed for every token; None for the token's id."""
 
-    def tensors(self, item: str | list[int]) -> dict[str, np.ndarray]:
+    def tensors(self, item: str | list[int]) -> Mapping[str, np.ndarray]:
         """Build the tensors of an input.
 
         Raises InputError for tokens or text that the model does not read.
         """
-        if isinstance(item, str) and not self.reads_text:
-            raise InputError(f"{self.name} reads no texts; send lists of tokens.")
-        if not (isinstance(item, str) or self.fed):
-            raise InputError(f"{self.name} reads no tokens; send texts.")
         try:
             if isinstance(item, str):
-                text = np.empty(1, object)
-                text[0] = item.encode()
-                return {"text": text}
+                if self.read is None:
+                    raise InputError(
+                        f"{self.name} reads no texts: send lists of tokens, or serve it with the "
+                        "tokenizer.json and config.json of the model beside its file."
+                    )
+                return self.read(item)
+            if not self.fed:
+                raise InputError(f"{self.name} reads no tokens; send texts.")
             tokens = np.array([item], np.int64)
         except (OverflowError, UnicodeEncodeError) as error:
             raise InputError(f"an input cannot be read: {error}.") from error
         return {x: tokens if as_ is None else np.full_like(tokens, as_) for x, as_ in self.fed.items()}
 
 
-def embedder(signature: Signature) -> Embedder | None:
-    """How a model gives embeddings; None if it gives none.
+def embedder(signature: Signature, text: OnnxText | None = None) -> Embedder | None:
+    """How a model gives embeddings; None if it gives none. `text` is how a graph reads text, if it does.
 
     A text model gives its `vector`. A graph that reads tokens gives its only output with one vector per text;
     per-token states do not count, because the pooling that turns them into an embedding is unknown.
@@ -54,7 +61,7 @@ def embedder(signature: Signature) -> Embedder | None:
     if frozenset({"text"}) in signature.alternatives:
         vectors = [port for port in signature.outputs if port.name == VECTOR]
         fed = {"ids": None} if frozenset({"ids"}) in signature.alternatives else {}
-        return _of(signature, vectors, True, fed)
+        return _of(signature, vectors, _text_tensor, fed)
     found: dict[str, int | None] = {}
     for names, as_ in ((_IDS, None), (_ONES, 1), (_ZEROS, 0)):
         found |= {port.name: as_ for port in signature.inputs if port.name in names}
@@ -62,12 +69,23 @@ def embedder(signature: Signature) -> Embedder | None:
     if None not in found.values() or len(found) != len(signature.inputs) or not is_text:
         return None
     vectors = [port for port in signature.outputs if len(port.dims or ()) == 2 and port.dtype == "float32"]
-    return _of(signature, vectors, False, found)
+    return _of(signature, vectors, None if text is None else partial(_tokenised, text), found)
+
+
+def _text_tensor(text: str) -> Mapping[str, np.ndarray]:
+    return {"text": as_bytes(text)}
+
+
+def _tokenised(reader: OnnxText, text: str) -> Mapping[str, np.ndarray]:
+    return reader.feeds(text_of(_text_tensor(text), reader.tokenizer.spec.max_tokens))
 
 
 def _of(
-    signature: Signature, vectors: list[Port], reads_text: bool, fed: Mapping[str, int | None]
+    signature: Signature,
+    vectors: list[Port],
+    read: Callable[[str], Mapping[str, np.ndarray]] | None,
+    fed: Mapping[str, int | None],
 ) -> Embedder | None:
     dims = vectors[0].dims if len(vectors) == 1 else None
     width = dims[-1] if dims else None
-    return Embedder(signature.name, vectors[0], width, reads_text, fed) if isinstance(width, int) else None
+    return Embedder(signature.name, vectors[0], width, read, fed) if isinstance(width, int) else None

@@ -5,7 +5,7 @@ Each input is a separate request through `ServingNode.infer`.
 
 import asyncio
 import base64
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any, Literal, Protocol
@@ -19,6 +19,7 @@ from starlette.routing import Route
 
 from pliant.errors import InputError, NodeError, PliantError
 from pliant.ir.port import Port
+from pliant.models.onnx.onnx_text import OnnxText
 from pliant.route.choice.request_terms import Terms
 from pliant.serve.answers.gather import gather
 from pliant.serve.http.body_reader import BodyReader
@@ -40,6 +41,9 @@ class LeasedModel(Protocol):
 
     @property
     def node(self) -> ServingNode: ...
+
+    @property
+    def text(self) -> OnnxText | None: ...
 
 
 Lease = Callable[[str, Terms], AbstractAsyncContextManager[LeasedModel]]
@@ -79,7 +83,7 @@ def embeddings_route(nodes: Callable[[], Sequence[ServingNode]], lease: Lease, b
                     client = request.client.host if request.client else ""
                     request.scope[ANSWERING] = live.node
                     with set_model(live.node.model):
-                        return await _answer(live.node, asked, terms, client, loop.time() - start_s)
+                        return await _answer(live, asked, terms, client, loop.time() - start_s)
         except NodeError as error:
             why = str(error)
             if error.status == 404:
@@ -103,12 +107,13 @@ def _read(content: bytes) -> EmbeddingsRequest:
 
 
 async def _answer(
-    node: ServingNode, asked: EmbeddingsRequest, terms: Terms, client: str, waited_s: float
+    live: LeasedModel, asked: EmbeddingsRequest, terms: Terms, client: str, waited_s: float
 ) -> Response:
-    embeds = _embedder(node, asked)
+    node, embeds = live.node, _embedder(live, asked)
     start_s = node.clock() - waited_s
 
-    def ask(tensors: dict[str, np.ndarray]) -> Any:
+    def ask(item: str | list[int]) -> Any:
+        tensors = embeds.tensors(item)
         left = terms
         if terms.deadline_s is not None:
             left = Terms(
@@ -117,9 +122,8 @@ async def _answer(
         body = _body(node, tensors, embeds.output, left)
         return node.infer(InferCall(body.content, body.header_bytes, client=client))
 
-    inputs = [embeds.tensors(item) for item in _items(asked.input)]
     found: list[InferResponse] = await gather(
-        [partial(ask, tensors) for tensors in inputs], node.rows_at_once
+        [partial(ask, item) for item in _items(asked.input)], node.rows_at_once
     )
     data = []
     for index, one in enumerate(found):
@@ -134,9 +138,9 @@ async def _answer(
     return Response(msgspec.json.encode(reply), media_type=JSON)
 
 
-def _embedder(node: ServingNode, asked: EmbeddingsRequest) -> Embedder:
+def _embedder(live: LeasedModel, asked: EmbeddingsRequest) -> Embedder:
     """Raise NodeError (404) for a model without embeddings, and InputError for an unsupported width."""
-    found = embedder(node.signature)
+    found = embedder(live.node.signature, live.text)
     if found is None:
         raise NodeError(f"{asked.model[:80]!r} gives no embeddings.", 404)
     if asked.dimensions not in (None, found.width):
@@ -164,6 +168,6 @@ def _items(given: str | list[str | int | list[int]]) -> list[str | list[int]]:
     return [*texts, *arrays]
 
 
-def _body(node: ServingNode, tensors: dict[str, np.ndarray], output: Port, terms: Terms) -> InferBody:
+def _body(node: ServingNode, tensors: Mapping[str, np.ndarray], output: Port, terms: Terms) -> InferBody:
     request = InferRequest("", tensors, (RequestedOutput(output, True),), terms)
     return write_request(request, node.signature, terms)

@@ -62,7 +62,7 @@ class ModelLoader:
             connected = await Context().run(asyncio.ensure_future, connecting)
             kept = stack.pop_all()
         freed_bytes = self._needs_bytes - before_bytes
-        return LiveModel(entry, connected, kept, stamp, freed_bytes, self.clock())
+        return LiveModel(entry, connected, kept, stamp, freed_bytes, self.clock(), opened.text)
 
     @property
     def _needs_bytes(self) -> int:
