@@ -11,7 +11,10 @@ import httpx
 import pytest
 
 from pliant.errors import ModelError, NodeError
+from pliant.route.choice.objective import TIME
+from pliant.route.choice.request_terms import Terms
 from pliant.run.process_memory import MemoryBudget
+from pliant.serve.repository.model_entry import OpenModel
 from tests.serve.nodes import PATIENCE_S, Running, asking, reserved, running_models
 from tests.serve.repository.test_models_under_load import entries
 from tests.serve.repository.test_repository_api import OPERATOR, Shelf, asked, change, index, mark_of, serving
@@ -87,6 +90,26 @@ def test_no_sample_is_sent_twice_for_two_versions_that_share_memory() -> None:
     series = Counter(line.rpartition(" ")[0] for line in text.splitlines() if not line.startswith("#"))
     assert [one for one, n in series.items() if n > 1] == []
     assert sum(one.startswith("pliant_memory_share_bytes") for one in series) == 2
+
+
+class _Broken(Shelf):
+    """It fails when it has got its memory, for which others were evicted."""
+
+    def open(self, memory: MemoryBudget | None) -> OpenModel:
+        super().open(memory).local.close()
+        raise ModelError("broken")
+
+
+def test_no_model_gets_defaults_that_were_refused() -> None:
+    """A model that was evicted for a new one, and loaded again when that failed, got the new ones."""
+    first, broken = Shelf("first", n_bytes=60), _Broken("broken", n_bytes=60)
+    with serving(first, memory=MemoryBudget(100), terms=Terms(1.0)) as node:
+        assert node.controls is not None
+        changing = node.controls.configure([first.entry, broken.entry], Terms(2.0), TIME)
+        with pytest.raises(ModelError, match="broken"):
+            start(node, changing).result(PATIENCE_S)
+        assert len(first.opened) == 2
+        assert [one.terms for one in node.controls.repository.nodes] == [Terms(1.0)]
 
 
 def test_a_model_that_leaves_the_configuration_while_its_load_waits_is_not_loaded() -> None:

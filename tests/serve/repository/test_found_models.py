@@ -7,7 +7,9 @@ from typing import Any
 import httpx
 import pytest
 
-from pliant.errors import InputError, ModelError
+from pliant.errors import InputError, ModelError, NodeError
+from pliant.route.choice.objective import TIME
+from pliant.route.choice.request_terms import Terms
 from pliant.run.process_memory import MemoryBudget
 from pliant.serve.repository.model_entry import ModelEntry
 from tests.serve.nodes import ANY_PORT, PATIENCE_S, Running, running_models
@@ -109,6 +111,16 @@ def test_a_model_whose_files_moved_is_loaded_from_where_they_are() -> None:
             shelves[0] = Shelf("late", is_initial=False, stamp=stamp)
             assert change(node, "late", "load").status_code == 200
             assert mark_of(asked(node, "late")) == f"late:1:{stamp}"
+
+
+def test_a_found_model_that_never_reaches_a_new_floor_keeps_the_old_defaults() -> None:
+    """It stays when others are replaced, and would refuse every request."""
+    with finding([Shelf("late")], terms=Terms(1.0)) as node:
+        assert node.controls is not None
+        changing = node.controls.configure([], Terms(accuracy_floor=0.5), TIME)
+        with pytest.raises(NodeError, match=r"no request could have an accuracy floor of 0\.5"):
+            start(node, changing).result(PATIENCE_S)
+        assert [one.terms for one in node.controls.repository.nodes] == [Terms(1.0)]
 
 
 def test_a_found_model_is_still_one_after_a_configuration_that_fails() -> None:

@@ -11,6 +11,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.registry import Collector
 
 from pliant.cluster.lead.status_report import ClusterStatus
+from pliant.errors import PliantError
 from pliant.route.upstream import peer_state
 from pliant.serve.answers.model_statistics import ModelStatistics
 from pliant.serve.telemetry.cluster_metrics import metrics_of_primary
@@ -289,4 +290,5 @@ class _NodeCollector(Collector):
                 families[state.name].add_metric((state.value,), state.number)
             yield from families.values()
             if node.cluster is not None:
-                yield from metrics_of_primary(node.cluster())
+                with suppress(PliantError):  # the cluster is closed: the node's own metrics remain
+                    yield from metrics_of_primary(node.cluster())

@@ -1,11 +1,11 @@
 """Statistics of a model's requests, in the form of Triton's statistics extension."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Metric
 
 _NS = 1e9
 _QUEUE, _COMPUTE, _BATCH = "pliant_waiting_seconds", "pliant_compute_seconds", "pliant_batch_size"
@@ -46,13 +46,14 @@ class ModelStatistics:
 
         An execution is a batch of requests that ran here together.
         """
-        queue, compute = _histogram(registry, _QUEUE), _histogram(registry, _COMPUTE)
+        families = {family.name: family for family in registry.collect()}
+        queue, compute = _histogram(families, _QUEUE), _histogram(families, _COMPUTE)
         return {
             "name": name,
             "version": version,
             "last_inference": round(self._last_s * 1e3),
             "inference_count": self._success.count,
-            "execution_count": _histogram(registry, _BATCH).count,
+            "execution_count": _histogram(families, _BATCH).count,
             "inference_stats": {
                 "success": self._success.to_protocol(),
                 "fail": self._fail.to_protocol(),
@@ -64,13 +65,12 @@ class ModelStatistics:
         }
 
 
-def _histogram(registry: CollectorRegistry, name: str) -> _Duration:
+def _histogram(families: Mapping[str, Metric], name: str) -> _Duration:
     """Count and sum of a histogram over all labels."""
     found = _Duration()
-    for family in registry.collect():
-        for sample in family.samples if family.name == name else ():
-            if sample.name == f"{name}_count":
-                found.count += int(sample.value)
-            if sample.name == f"{name}_sum":
-                found.seconds += sample.value
+    for sample in families[name].samples if name in families else ():
+        if sample.name == f"{name}_count":
+            found.count += int(sample.value)
+        if sample.name == f"{name}_sum":
+            found.seconds += sample.value
     return found

@@ -15,6 +15,7 @@ COMPRESSED = ("grpc.default_compression_level", 1)
 _GZIP = b"\x1f\x8b"
 _ZLIB, _ZLIB_CHECK = 8, 31
 _SAMPLE_BYTES, _MOST_LEFT = 4096, 0.75
+_MOST_BYTES = 1 << 18
 
 
 def decompress(content: bytes, most_bytes: int) -> bytes:
@@ -37,12 +38,12 @@ def decompress(content: bytes, most_bytes: int) -> bytes:
 
 
 def is_worth_compressing(content: bytes) -> bool:
-    """Whether gzip makes an answer of at least `LEAST_BYTES` smaller by a quarter, judged by its middle.
+    """Whether gzip makes an answer of 1 to 256 kB smaller by a quarter, judged by its middle.
 
     The library has one level, zlib's default, which takes 0.2 s for each megabyte of float32 numbers and
-    hardly makes them smaller.
+    hardly makes them smaller; it may block other answers meanwhile.
     """
-    if len(content) < LEAST_BYTES:
+    if not LEAST_BYTES <= len(content) <= _MOST_BYTES:
         return False
     first = max(len(content) - _SAMPLE_BYTES, 0) // 2
     sample = content[first : first + _SAMPLE_BYTES]

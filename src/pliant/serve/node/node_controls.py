@@ -23,7 +23,7 @@ class NodeControls:
     """The controls of one node, on its event loop.
 
     `queue` applies to each endpoint; `terms` and `objective` are the defaults of requests. All three apply to
-    models that are loaded later, too.
+    models that are loaded later, too. With `discovers`, upstreams may come at any time.
     """
 
     repository: ModelRepository
@@ -33,6 +33,7 @@ class NodeControls:
     queue: int
     terms: Terms
     objective: Objective
+    discovers: bool = False
 
     def limit(self, queue: int, rates: ClientRates) -> None:
         """Change the queue limit and the rate limits of a client.
@@ -59,6 +60,7 @@ class NodeControls:
             await self.repository.configure(entries)
         except BaseException:
             self.terms, self.objective = before
+            self.repository.use_defaults(*before)  # models were loaded again meanwhile
             raise
         self.repository.use_defaults(terms, objective)
 
@@ -66,15 +68,22 @@ class NodeControls:
         """Check new floors of the models that stay; others are checked when they are loaded."""
         known = {entry.key: entry for entry in entries}
         for live in self.repository.live:
-            entry, node = known.get(live.key), live.node
+            node = live.node
+            entry = known.get(live.key) or (live.entry if live.key in self.repository.found else None)
             if entry is None:
                 continue
             floor = entry.endpoints.terms.with_defaults(terms).accuracy_floor
+            discovers = entry.endpoints.discovers
             is_alone = len(node.sessions) == 1 and not node.router.states(node.clock())
+            is_alone = is_alone and not (self.discovers if discovers is None else discovers)
             if floor is None or floor == node.terms.accuracy_floor or not is_alone:
                 continue
-            if await asyncio.to_thread(live.is_of, entry):
-                await asyncio.to_thread(plan_for_floor, floor, node.served)
+            live.hold(live.last_used_s)
+            try:
+                if await asyncio.to_thread(live.is_of, entry):
+                    await asyncio.to_thread(plan_for_floor, floor, node.served)
+            finally:
+                live.release(live.last_used_s)
 
 
 def plan_for_floor(floor: float, served: Session[Any]) -> None:

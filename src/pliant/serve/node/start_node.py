@@ -226,9 +226,8 @@ async def serve_models(
         )
         page = [*page_routes(shown), embeddings]
         repository = ModelRepository(entries, ModelLoader(connect, memory), find)
-        controls = NodeControls(
-            repository, reloads, access, admission, options.queue, options.terms, options.objective
-        )
+        defaults = options.queue, options.terms, options.objective, options.discovers
+        controls = NodeControls(repository, reloads, access, admission, *defaults)
         open_.push_async_callback(repository.close)
         await repository.start()
         paths = RepositoryPaths(repository, bodies, access, options.name or "", version, page, tracer)
@@ -295,7 +294,7 @@ async def _connect_model(
     floor = (options.terms.accuracy_floor or 0.0) if alone else 0.0
     await asyncio.to_thread(plan_for_floor, floor, opened.local)
     options = replace(options, energy=opened.energy or options.energy)
-    opened.local.divide_threads(options.compute_workers)
+    await asyncio.to_thread(opened.local.divide_threads, options.compute_workers)
     admission, memory, credentials, metrics = shared
     node = make_node(options, opened.local, opened.cluster, admission, memory, key.version, metrics)
     stack.push_async_callback(asyncio.to_thread, node.close)

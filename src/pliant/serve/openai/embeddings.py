@@ -112,8 +112,11 @@ async def _answer(
     node, embeds = live.node, _embedder(live, asked)
     start_s = node.clock() - waited_s
 
-    def ask(item: str | list[int]) -> Any:
-        tensors = embeds.tensors(item)
+    # Wrong tokens are refused before any work; texts are read in turn, as reading them takes time.
+    inputs = [item if isinstance(item, str) else embeds.tensors(item) for item in _items(asked.input)]
+
+    def ask(item: str | Mapping[str, np.ndarray]) -> Any:
+        tensors = embeds.tensors(item) if isinstance(item, str) else item
         left = terms
         if terms.deadline_s is not None:
             left = Terms(
@@ -122,9 +125,7 @@ async def _answer(
         body = _body(node, tensors, embeds.output, left)
         return node.infer(InferCall(body.content, body.header_bytes, client=client))
 
-    found: list[InferResponse] = await gather(
-        [partial(ask, item) for item in _items(asked.input)], node.rows_at_once
-    )
+    found: list[InferResponse] = await gather([partial(ask, item) for item in inputs], node.rows_at_once)
     data = []
     for index, one in enumerate(found):
         vector = read_answer(one.body, node.signature)[0][embeds.output.name].ravel()

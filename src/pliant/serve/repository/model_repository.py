@@ -59,6 +59,11 @@ class ModelRepository:
         """The nodes of the currently loaded models."""
 
     @property
+    def found(self) -> frozenset[ModelKey]:
+        """The models that were found in a folder, which stay when others are replaced."""
+        return frozenset(self._found)
+
+    @property
     def live(self) -> tuple[LiveModel, ...]:
         """The currently loaded models."""
         return tuple(slot.live for slot in self._slots.values() if slot.live is not None)
