@@ -42,16 +42,17 @@ def reserve_weights(
 ) -> Iterator[int]:
     """Yield the limit of `model`'s weights on a cluster's primary, reserved in `budget` within the context.
 
-    The limit is `memory`, by default the bytes of all layers in float32, with which this device can answer
-    without workers. Other sessions free weights for it. Raises BudgetError, with the missing bytes, if the
-    budget cannot hold it, and ModelError or StoreError if the model cannot be read.
+    The limit is `memory` (`@PATH` is read now), by default the bytes of all layers in float32, with which
+    this device can answer without workers. Other sessions free weights for it. Raises BudgetError, with the
+    missing bytes, if the budget cannot hold it, and ModelError or StoreError if the model cannot be read.
     """
-    if memory is None:
+    limit = memory_source(memory)
+    if limit is None:
         encoder = encoder_of(model, cache_folder(cache))
         n_bytes = whole_weight_bytes(encoder.spec)
         encoder.release()
     else:
-        n_bytes = parse_bytes(memory)
+        n_bytes = limit()
     reservation = Reservation()
     try:
         budget.reserve_fixed(reservation, n_bytes)

@@ -95,7 +95,11 @@ def test_a_limit_of_its_own_is_reserved_for_each_of_a_model_and_its_cluster(
     """Only the session of this device was counted: a cluster's weights came on top of `--memory`."""
     source = small_model(tmp_path) if is_split_only else str(write_model(tmp_path / "bert", tiny_spec()))
     options = {"cluster": "127.0.0.1:0", "key": write_key(tmp_path / "key", new_key()), "workers": 0}
-    entry = ModelArguments(source=source, memory="3MB", threads=1, **options).entry(ModelEndpoints())
+    limit = "3MB"
+    if is_split_only:  # only a cluster reads it from a file
+        (tmp_path / "limit").write_text(limit)
+        limit = f"@{tmp_path / 'limit'}"
+    entry = ModelArguments(source=source, memory=limit, threads=1, **options).entry(ModelEndpoints())
     n_bytes = 3_000_000 if is_split_only else 6_000_000
     for total_bytes in (n_bytes, n_bytes - 1):
         memory = MemoryBudget(total_bytes)

@@ -4,6 +4,7 @@ import io
 import json
 import logging
 import re
+import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -32,6 +33,7 @@ def logged(form: Any = "json") -> Iterator[io.StringIO]:
     try:
         yield stream
     finally:
+        logging.captureWarnings(False)
         logging.getLogger().removeHandler(handler)
         logger.setLevel(level)
 
@@ -49,6 +51,15 @@ def two_nodes() -> Iterator[tuple[Running, Running]]:
     ):
         until(lambda: target_of(end, 3) == up.url)
         yield end, up
+
+
+def test_warnings_are_lines_of_json_too() -> None:
+    """A collector of JSON lines stops at the first other one."""
+    with warnings.catch_warnings(), logged() as stream:
+        warnings.simplefilter("always")
+        warnings.warn("m is compiled again", stacklevel=1)
+    (line,) = lines_of(stream)
+    assert "m is compiled again" in line["message"]
 
 
 def test_id_and_trace_of_a_client_reach_the_node_above_and_come_back() -> None:

@@ -114,6 +114,8 @@ class ModelArguments:
             refuse_options(model, self, ("compute", "tolerance"))
         if self.compute == "auto" and not has_accuracy(model):
             raise no_examples_error(model)
+        if self.compute != "auto":
+            refuse_options(model, self, ("tolerance",), "it is for --compute auto")
         if self.cluster is None:
             refuse_options(model, self, ("workers", "worker_power", "key"), "it is for --cluster")
         return model

@@ -81,6 +81,7 @@ def log_to(stream: TextIO | None, form: LogFormat, is_verbose: bool) -> logging.
     handler.addFilter(RequestFields())
     handler.setFormatter(JsonLines() if form == "json" else TextLines("%(asctime)s %(message)s"))
     root.addHandler(handler)
+    logging.captureWarnings(form == "json")
     if is_verbose:
         logging.getLogger("pliant.serve").setLevel(logging.INFO)
     return handler
