@@ -8,7 +8,7 @@ choice and of a hop (slo_overhead.py), which needs no testbed.
 
 Worlds and seeds are files in bench/worlds, committed before the router was tuned: see there for the
 arithmetic. Real processes on emulated devices (slo_rig.py), links by RIPE Atlas and Lumos5G series. `--seeds`
-selects tuning seeds, each in every world; the part held_out runs the 20 others once, each in one world, in
+selects tuning seeds, each in every world; the part held_out runs the 20 held-out ones, each in one world, in
 turn. `--at-once N` runs N jobs concurrently, on separate devices. `--keep DIR` resumes a stopped run.
 """
 
