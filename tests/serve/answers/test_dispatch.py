@@ -103,7 +103,9 @@ def test_work_beyond_its_bound_is_begun_elsewhere_and_the_first_answer_counts() 
             local.gate.set()
 
     assert run_to_end(made, run()).target == CLUSTER
-    assert n_of(made, "hedges") == {(LOCAL, "here"): 1}
+    counted = n_of(made, "hedges")
+    assert counted.pop((LOCAL, "here")) == 1
+    assert set(counted) <= {(LOCAL, "none")}  # on a busy machine the cluster is late as well
 
 
 def test_who_is_refused_by_one_endpoint_here_is_answered_by_another() -> None:
@@ -198,6 +200,7 @@ def test_a_hedge_counts_although_the_request_is_given_up() -> None:
 
 
 def test_an_answer_without_a_hedge_says_so() -> None:
-    made = dispatcher(Above(upstream_fails), local=Endpoint("@local", 1e-6))
+    made = dispatcher(Above(upstream_fails), local=Endpoint("@local", 1.0), cluster=Endpoint("@b", 2.0))
+    made.router.remove_successor(ABOVE)
     assert not answer(made).is_hedged
     assert n_of(made, "hedges") == {}
