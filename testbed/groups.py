@@ -12,7 +12,8 @@ from pliant.cgroup import Cgroup, Controller, Hierarchy, hierarchies
 
 _LIMIT = {1: "memory.limit_in_bytes", 2: "memory.max"}
 _NONE = {1: "-1", 2: "max"}
-_PATIENCE_S = 5.0
+_PATIENCE_S = 60.0
+"""A killed process may still give back memory, for seconds on a busy machine."""
 
 
 def find_hierarchy(controller: Controller = "memory") -> Hierarchy | None:
