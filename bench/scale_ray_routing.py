@@ -62,7 +62,7 @@ def _by_rank(context: Any) -> dict[str, Any]:
 
 def _deployed(model: str, name: str, config: dict[str, Any]) -> Any:
     two = Deployment.options(num_replicas=2, ray_actor_options={"num_cpus": 0.4}, **config)
-    app = two.bind(model, per_replica=_by_rank, queue=1000)
+    app = two.bind(model, per_replica=_by_rank)
     return serve.run(app, name=name, route_prefix=f"/{name}")
 
 
