@@ -121,3 +121,14 @@ def test_systemd_accepts_the_unit() -> None:
     done = subprocess.run([program, "verify", str(UNIT)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert UNIT.name not in done.stderr, done.stderr
+
+
+def test_the_adapter_gives_the_metric_by_which_pods_are_scaled() -> None:
+    """Another name would leave the scaler at `<unknown>`, without an error anywhere."""
+    (scaler,) = (one for one in documents() if one["kind"] == "HorizontalPodAutoscaler")
+    (config,) = (one for one in documents() if one["kind"] == "ConfigMap")
+    (rule,) = yaml.safe_load(config["data"]["config.yaml"])["rules"]
+    (metric,) = (one["pods"]["metric"]["name"] for one in scaler["spec"]["metrics"])
+    assert rule["name"]["as"] == metric
+    assert rule["seriesQuery"].startswith(metric + "{")
+    assert metric in (DEPLOY / "grafana" / "pliant.json").read_text()  # whose series a test finds at a node
