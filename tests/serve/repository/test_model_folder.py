@@ -11,8 +11,8 @@ from pliant.cli.node import NodeArguments
 from pliant.cli.shared.node_models import found_models, model_entries, read_options
 from pliant.errors import InputError
 from pliant.serve.repository.model_folder import models_in
-from tests.cli.test_node_file import sums
 from tests.serve.nodes import PATIENCE_S, running_models
+from tests.serve.repository.test_models_under_load import sums
 from tests.serve.repository.test_repository_api import OPERATOR, change, index
 
 
