@@ -203,6 +203,7 @@ def test_a_model_from_onnx_answers_64_clients_as_it_answers_one(
     assert _check_encoder(encoder_texts, found) == len(encoder_texts)
 
 
+@pytest.mark.filterwarnings("ignore:.* is compiled again for shapes")  # as the limit may ask for
 def test_a_model_with_a_memory_limit_runs_batches_within_it(encoder_texts: list[np.ndarray]) -> None:
     """`pliant node model.onnx --memory`: one request at a time would be the slowest choice under load."""
     limit, session = 1_000_000, compile(ENCODER, threads=2, memory=1_000_000)

@@ -72,14 +72,19 @@ def test_at_most_so_many_images_are_kept() -> None:
     assert len(session.plan.images) == 2
 
 
-def test_compiling_again_what_was_evicted_warns_once() -> None:
+@pytest.mark.parametrize(
+    ("memory", "limits"),
+    [
+        (None, r"\. Give compile a larger `images=`, or `buck"),
+        (100_000, r", within 100000 bytes of memory\. Give compile a larger `images=` or `memory=`, or `buck"),
+    ],
+)
+def test_compiling_again_what_was_evicted_warns_once(memory: int | None, limits: str) -> None:
     """A service that sees more shapes than it keeps compiles at every request; nothing else tells why."""
-    session = compile(SUM, threads=1, images=1)
+    session = compile(SUM, threads=1, images=1, memory=memory)
     for n in (1, 0):  # larger sizes are bound again, and not compiled
         session.run({"x": _rows(n), "w": _rows(n)})
-    with pytest.warns(
-        UserWarning, match=r"only the last 1 are kept\. Give compile a larger `images=`, or `buck"
-    ):
+    with pytest.warns(UserWarning, match=r"only the last 1 are kept" + limits):
         session.run({"x": _rows(1), "w": _rows(1)})
     for n in (0, 1, 0):  # warnings are errors here
         assert np.array_equal(session.run({"x": _rows(n), "w": _rows(n)})["y"], 2 * _rows(n))

@@ -10,10 +10,18 @@ _REMEMBERED = 1024
 
 @final
 class Evictions:
-    """The images that a session with room for `images` evicted. The owner serialises calls."""
+    """The images that a session with room for `images`, in `memory_bytes`, evicted.
 
-    def __init__(self, images: int) -> None:
-        self._images = images
+    The owner serialises calls.
+    """
+
+    def __init__(self, images: int, memory_bytes: int | None = None) -> None:
+        limit = "" if memory_bytes is None else f", within {memory_bytes} bytes of memory"
+        larger = "" if memory_bytes is None else " or `memory=`"
+        self._why = (
+            f"only the last {images} are kept{limit}. Give compile a larger `images=`{larger}, or `buckets=` "
+            "to pad inputs to a few sizes."
+        )
         self._hashes: dict[int, None] = {}
         self._is_warned = False
 
@@ -29,9 +37,7 @@ class Evictions:
             return
         self._is_warned = True
         warnings.warn(
-            f"{source} is compiled again for shapes it was compiled for before, since only the last "
-            f"{self._images} are kept. Give compile a larger `images=`, or `buckets=` to pad inputs to a few "
-            "sizes.",
+            f"{source} is compiled again for shapes it was compiled for before, since {self._why}",
             UserWarning,
             stacklevel=2,
         )

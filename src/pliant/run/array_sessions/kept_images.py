@@ -25,7 +25,7 @@ class KeptImages:
     def __init__(self, most: int, memory_bytes: int | None, source: str) -> None:
         self._most, self._memory_bytes, self._source = most, memory_bytes, source
         self._images: OrderedDict[BindingKey, GraphRunner] = OrderedDict()
-        self._evictions = Evictions(most)
+        self._evictions = Evictions(most, memory_bytes)
 
     def __len__(self) -> int:
         return len(self._images)
