@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pliant.ir.curve import Curve
-from pliant.ir.endpoint import ACCURACY_TOLERANCE, RESOLUTION, ServiceLevel
+from pliant.ir.endpoint import ACCURACY_TOLERANCE, NO_ANSWER_S, RESOLUTION, ServiceLevel
 from pliant.route.advert_cache import AdvertCache, advert_of
 from pliant.route.choice.choose_endpoint import Candidate
 from pliant.route.curve_advert import MAX_LEVELS
+from pliant.route.node_messages import decode_advert, encode_advert
 from pliant.route.way_times import DENSE, FEW, WayCurve, lower_envelope
 
 MAX_N = 60
@@ -91,6 +92,40 @@ def test_an_advert_leaves_out_the_ways_behind_who_asks(n_ways: int) -> None:
         best = max(level.quality for other in others for level in other.levels)
         least = min(level.curve.at(n) for o in others for level in o.levels if level.quality >= best)
         assert told.curve.at(n) == pytest.approx(least, rel=1e-9)
+
+
+@pytest.mark.parametrize("n_ways", [2, 9])
+def test_an_advert_has_the_memory_of_its_ways(n_ways: int) -> None:
+    """At each length only the ways that have memory for it count; where none has, nodes below are told."""
+    most = [5 + 6 * i for i in range(n_ways)]
+    ways = [
+        Candidate(
+            f"n{i}",
+            tuple(
+                ServiceLevel(curve(i).plus(extra), q).limited(most[i])
+                for extra, q in ((0.0, 0.8), (1.0, 0.9))
+            ),
+            0.01 * i,
+        )
+        for i in range(n_ways)
+    ]
+    told, _ = decode_advert(
+        encode_advert(advert_of("me", ways, lambda name: frozenset({name}), MAX_N, (1, 1)))
+    )
+    for level in told.levels:
+        assert level.most_n == most[-1]
+        for n in range(most[-1] + 1):
+            least = min(
+                way.fixed_s + own.curve.at(n)
+                for way, most_n in zip(ways, most, strict=True)
+                for own in way.levels
+                if n <= most_n and own.quality >= level.quality
+            )
+            is_exact = level is told.levels[-1]  # the other levels are thinned
+            assert (
+                level.curve.at(n) == pytest.approx(least, rel=1e-6) if is_exact else level.curve.at(n) < 100.0
+            )
+        assert all(level.curve.at(n) >= NO_ANSWER_S for n in range(most[-1] + 1, MAX_N + 1))
 
 
 @given(

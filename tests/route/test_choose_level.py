@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pliant.errors import BudgetError, DeadlineError
 from pliant.ir.curve import Curve
 from pliant.ir.endpoint import RESOLUTION, ServiceLevel
-from pliant.route.choice.choose_endpoint import Candidate, Choice, choose, choose_soonest, rank
+from pliant.route.choice.choose_endpoint import LOCAL, Candidate, Choice, choose, choose_soonest, rank
 from pliant.route.choice.crowding import Crowding
 from pliant.route.choice.objective import ENERGY, TIME, Objective
 from pliant.route.choice.request_terms import Terms
@@ -40,7 +40,10 @@ def levels(draw: st.DrawFn) -> tuple[ServiceLevel, ...]:
 def candidates(draw: st.DrawFn) -> list[Candidate]:
     def one(name: str) -> Candidate:
         fields = [draw(part) for _ in range(5)]
-        return Candidate(name, draw(levels()), *fields, way_bound=1.0 + draw(part))
+        made, most_n = draw(levels()), draw(st.none() | st.integers(0, 90))
+        if most_n is not None:
+            made = tuple(level.limited(most_n) for level in made)
+        return Candidate(name, made, *fields, way_bound=1.0 + draw(part))
 
     return [one(f"n{i}") for i in range(draw(st.integers(1, 5)))]
 
@@ -58,6 +61,8 @@ def every_way(n: int, some: list[Candidate], objective: Objective) -> list[dict[
     found = []
     for c in some:
         for level in c.levels:
+            if level.most_n is not None and n > level.most_n:
+                continue
             way_s = c.fixed_s + c.per_item_s * n
             seconds = way_s + level.curve.at(n)
             bound = level.curve if level.bound is None else level.bound
@@ -97,7 +102,7 @@ def test_the_choice_is_the_best_of_all_levels(
     floor = asked.accuracy_floor or 0.0
     allowed = [way for way in ways if floor == 0.0 or float(way["accuracy"]) >= floor]
     if not allowed:
-        with pytest.raises(BudgetError):
+        with pytest.raises(BudgetError, match="lower the floor|never measured" if ways else "no memory"):
             choose(n, some, objective, asked)
         return
     if asked.deadline_s is None and asked.accuracy_floor is not None:
@@ -138,7 +143,7 @@ def test_candidates_are_ranked_as_they_would_be_chosen(some: list[Candidate], n:
     willing = Terms(asked.deadline_s, asked.accuracy_floor, best_effort=True)
     left = list(some)
     for option in order:
-        if option.excluded == "floor":
+        if option.excluded in ("floor", "memory"):
             with pytest.raises(BudgetError):
                 choose(n, left, TIME, willing)
             break
@@ -169,7 +174,7 @@ def test_more_time_never_gives_less_accuracy(some: list[Candidate], n: int, dead
     def at(deadline_s: float) -> Choice | None:
         try:
             found = choose(n, some, TIME, Terms(deadline_s))
-        except DeadlineError:
+        except (BudgetError, DeadlineError):
             return None
         return found if found.option.bound_s <= deadline_s else None
 
@@ -178,6 +183,26 @@ def test_more_time_never_gives_less_accuracy(some: list[Candidate], n: int, dead
         if first is not None:
             assert second is not None
             assert second.option.level.quality >= first.option.level.quality - RESOLUTION - 1e-9
+
+
+def test_an_input_without_memory_here_goes_where_there_is_some() -> None:
+    """This device is quicker and more accurate, up to length 40: the answer was an error after a choice."""
+    here = Candidate(LOCAL, (ServiceLevel(Curve(((0, 0.1),)), 0.92).limited(40),))
+    above = Candidate("up", (ServiceLevel(Curve(((0, 1.0),)), 0.9).limited(100),))
+    for asked in (
+        Terms(),
+        Terms(5.0),
+        Terms(accuracy_floor=0.5),
+        Terms(5.0, 0.5),
+        Terms(0.5, best_effort=True),
+    ):
+        assert [choose(n, [here, above], terms=asked).target for n in (40, 41, 100)] == [LOCAL, "up", "up"]
+        assert [o.excluded for o in rank(101, [here, above], terms=asked)] == ["memory", "memory"]
+        with pytest.raises(BudgetError, match="length 101: up takes the longest, up to 100"):
+            choose(101, [here, above], terms=asked)
+        assert choose_soonest(101, [here, above], asked) is None
+    with pytest.raises(BudgetError, match=r"0.9000, by up, is the most"):
+        choose(41, [here, above], terms=Terms(accuracy_floor=0.92))
 
 
 def test_of_equal_costs_the_most_accurate_is_taken() -> None:

@@ -20,6 +20,8 @@ MAX_POINTS = 64
 MAX_LENGTH = 2**31 - 1
 MAX_SECONDS = 1e7
 """A third of a year; larger times are invalid, and arithmetic with them would overflow."""
+OUT_OF_REACH_S = 1e6
+"""The time at lengths that an endpoint has no memory for (`limit`); 12 days, which no answer takes."""
 _SAME = 1e-12
 
 
@@ -102,6 +104,16 @@ def line(intercept_s: float, slope_s: float, max_n: int) -> Curve:
     turn = min(max(floor(-intercept_s / slope_s), 0), max_n - 1)
     lengths = sorted({0, turn, turn + 1, max_n})
     return Curve(tuple((n, max(0.0, intercept_s + slope_s * n)) for n in lengths))
+
+
+def limit(curve: Curve, most_n: int) -> Curve:
+    """Return `curve` up to length `most_n` >= 0, and OUT_OF_REACH_S beyond it.
+
+    So minima over devices take another one there, and nodes that know no limit meet no deadline with it.
+    """
+    points = [(n, seconds) for n, seconds in curve.points if n < most_n]
+    beyond = ((most_n + 1, OUT_OF_REACH_S), (most_n + 2, OUT_OF_REACH_S))
+    return Curve((*points, (most_n, curve.at(most_n)), *beyond))
 
 
 def minimum(curves: Sequence[Curve], max_n: int) -> Curve:

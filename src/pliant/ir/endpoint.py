@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from pliant.errors import InputError
-from pliant.ir.curve import Curve
+from pliant.ir.curve import OUT_OF_REACH_S, Curve, limit
 from pliant.ir.reply import Reply
 
 ACCURACY_TOLERANCE = 1e-9
@@ -23,6 +23,9 @@ Accuracies are measured on a finite set. On the 872 examples of SST-2, the diffe
 answer 1 % of them differently has a standard error of sqrt(0.01 / 872) = 0.0034. A smaller difference is no
 reason for an answer that takes longer and is nearer to its deadline. A floor is never rounded.
 """
+
+NO_ANSWER_S = OUT_OF_REACH_S / 10
+"""An input whose time is as long as this is not answered at all, whatever the pace of the device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,8 @@ class ServiceLevel:
 
     `curve` is the median in seconds; 95 % of answers stay under `bound`, which is the curve itself if
     unknown. `accuracy` is a fraction, None if it was not measured; then levels are ordered by `fidelity`, the
-    part of the whole model that computes.
+    part of the whole model that computes. At lengths that there is no memory for, both are `OUT_OF_REACH_S`
+    (`limited`).
     """
 
     curve: Curve
@@ -95,6 +99,18 @@ class ServiceLevel:
     def unbounded(self) -> "ServiceLevel":
         """The same level with medians only."""
         return self if self.bound is None else replace(self, bound=None)
+
+    def limited(self, most_n: int) -> "ServiceLevel":
+        """The same level with memory for inputs of up to length `most_n` only."""
+        bound = None if self.bound is None else limit(self.bound, most_n)
+        return replace(self, curve=limit(self.curve, most_n), bound=bound)
+
+    @property
+    def most_n(self) -> int | None:
+        """The longest input that there is memory for; None without such a limit."""
+        points = self.curve.points
+        beyond = next((i for i, (_, seconds) in enumerate(points) if seconds >= NO_ANSWER_S), None)
+        return None if beyond is None else int(points[beyond - 1][0]) if beyond else 0
 
     def reaches(self, floor: float) -> bool:
         """Return whether answers have at least the accuracy `floor`; 0 accepts any."""

@@ -159,6 +159,15 @@ class MemoryBudget:
         seconds, n_requests = _held_of(member.demand, n_bytes).seconds, member.requests.at(self._clock())
         return MemoryShare(session.name, n_bytes, session.held_bytes, seconds, n_requests)
 
+    def most_share_of(self, session: BudgetedSession) -> int | None:
+        """The most that `ensure_share` grants `session`; None if it does not take part in the division."""
+        members, reserved = dict(self._members), dict(self._reserved)
+        if id(session) not in members:
+            return None
+        fixed = sum(n_bytes for key, n_bytes in reserved.items() if key not in members)
+        least = sum(member.demand.least_bytes for key, member in members.items() if key != id(session))
+        return self.total_bytes - fixed - least
+
     def reserve(self, owner: object, n_bytes: int) -> None:
         """Set `owner`'s share to `n_bytes`. Raises BudgetError, and changes nothing, when it does not fit."""
         with self._reserving.lock:

@@ -76,7 +76,10 @@ def test_at_most_so_many_images_are_kept() -> None:
     ("memory", "limits"),
     [
         (None, r"\. Give compile a larger `images=`, or `buck"),
-        (100_000, r", within 100000 bytes of memory\. Give compile a larger `images=` or `memory=`, or `buck"),
+        (
+            100_000,
+            r", within 100000 bytes of memory\. Give compile a larger `images=` or `memory=`, or `buck",
+        ),
     ],
 )
 def test_compiling_again_what_was_evicted_warns_once(memory: int | None, limits: str) -> None:

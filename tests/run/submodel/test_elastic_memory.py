@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from pliant.errors import BudgetError, InputError
+from pliant.ir.endpoint import NO_ANSWER_S
 from pliant.ir.link import Link
 from pliant.ir.times.timing import Timing
 from pliant.plan.plan import NO_TARGET_S
@@ -312,3 +313,32 @@ def test_a_shorter_text_reads_no_more_at_once_than_was_reserved(elastic_session:
         elastic_session(options, profile=profile, memory=memory),
     ):
         pass
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_the_longest_input_that_memory_allows_is_known(
+    store: Store, kernel_cache: Path, is_shared: bool
+) -> None:
+    """It is answered and one token more is not, and levels, curve and estimate say so."""
+    terms = SessionOptions(ANY_S, None, length=8, adapts=False)
+    least = least_of(store, kernel_cache)
+    for most in (least, least + 20_000, 10**8):
+        budget = MemoryBudget(most) if is_shared else None
+        options = terms if is_shared else replace(terms, memory_bytes=most)
+        with ElasticSession(store, paper_profile(), options, cache=kernel_cache, memory=budget) as session:
+            levels = session.levels()
+            assert session.levels() is levels
+            (most_n,) = {level.most_n for level in levels}
+            if most == 10**8:
+                assert most_n is None
+                continue
+            assert most_n is not None
+            assert 8 <= most_n < session.max_length
+            fits, too_long = (session.request(session.sample(n)) for n in (most_n, most_n + 1))
+            assert session.estimate(fits).seconds == levels[-1].curve.at(most_n)
+            assert session.curve().at(most_n) < NO_ANSWER_S
+            assert session.curve().at(most_n + 1) >= NO_ANSWER_S
+            for refused in (session.estimate, session.answer):
+                with pytest.raises(BudgetError, match="memory"):
+                    refused(too_long)
+            assert session.answer(fits).accuracy == session.levels()[-1].accuracy

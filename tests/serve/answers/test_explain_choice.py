@@ -43,3 +43,27 @@ def test_a_refusal_says_what_there_is() -> None:
     assert "less accurate than the floor" in found[1]
     assert "0.8000" in found[2]
     assert "lower the floor" in found[2]
+
+
+def test_memory_is_explained() -> None:
+    """An endpoint without memory for the length is no choice, and has no time at it."""
+    node = router("http://up:1")
+    node.offer((ServiceLevel(Curve(((0, 0.02),)), 0.8).limited(40),))
+    short, long = (explain(node, n, TIME, Terms(), 1.0) for n in (40, 41))
+    assert (short.target, long.target) == ("local", "http://up:1")
+    assert "memory for lengths up to 40" in str(short).splitlines()[1]
+    row = long.candidates[0]
+    assert (row.constraint, row.most_n, row.total_s, row.bound_s, row.energy_j) == (
+        "memory",
+        40,
+        None,
+        None,
+        None,
+    )
+    assert (
+        str(long)
+        .splitlines()[1]
+        .endswith("0.8000  memory for lengths up to 40; has no memory for this length")
+    )
+    node.record_failure("http://up:1", 1.0)
+    assert "up to 40. Give a shorter input" in str(explain(node, 41, TIME, Terms(), 1.0))

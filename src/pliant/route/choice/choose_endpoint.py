@@ -10,6 +10,8 @@ and a request may have a deadline and a floor:
   options that make the fewest requests late come first;
 - with only a floor, the least cost among answers that reach it.
 
+An endpoint without memory for an input of this length (`ServiceLevel.limited`) is no candidate for it.
+
 The curves of levels are projections of costs: the time of a whole program by the input's length, simulated
 with an `ir.cost.Cost` or fitted to answers. Other nodes send curves, but neither programs nor devices.
 """
@@ -20,7 +22,7 @@ from math import inf
 from typing import Literal, NamedTuple
 
 from pliant.errors import BudgetError, DeadlineError, RouteError
-from pliant.ir.endpoint import ACCURACY_TOLERANCE, RESOLUTION, ServiceLevel
+from pliant.ir.endpoint import ACCURACY_TOLERANCE, NO_ANSWER_S, RESOLUTION, ServiceLevel
 from pliant.ir.times.timing import chance, is_hopeless, margin
 from pliant.route.choice.crowding import Crowding
 from pliant.route.choice.objective import TIME, Objective
@@ -68,6 +70,10 @@ class Candidate:
         """The most accurate level."""
         return self.levels[-1]
 
+    def levels_for(self, n: int) -> tuple[ServiceLevel, ...]:
+        """Return the levels with memory for an input of length n."""
+        return tuple(level for level in self.levels if level.curve.at(n) < NO_ANSWER_S)
+
     def seconds(self, n: int) -> float:
         """Return the seconds until the most accurate answer to an input of length n arrives."""
         return self.fixed_s + self.per_item_s * n + self.best.curve.at(n)
@@ -91,7 +97,7 @@ class Option:
     bound_s: float
     energy_j: float
     cost: float
-    excluded: Literal["floor", "deadline"] | None = None
+    excluded: Literal["memory", "floor", "deadline"] | None = None
     most_s: float | None = None
 
     @property
@@ -176,13 +182,15 @@ def choose(
 
     `terms.deadline_s` is the rest of the deadline. If no answer is likely to meet it, the fastest is taken
     with best effort; otherwise raises DeadlineError with that option's time. Raises BudgetError if none
-    reaches the floor, RouteError without candidates.
+    has memory for the length or reaches the floor, RouteError without candidates.
     """
     if not candidates:
         raise RouteError(
             "no device may answer this input: none is left of those that answered lately. Try again later."
         )
     best = _best(n, candidates, objective, terms)
+    if best.excluded == "memory":
+        raise BudgetError(_too_long(n, best))
     if best.excluded == "floor":
         raise BudgetError(_unreached(best, terms))
     if best.excluded == "deadline" and not terms.best_effort:
@@ -193,7 +201,7 @@ def choose(
 def choose_soonest(n: int, candidates: Sequence[Candidate], terms: Terms = NO_TERMS) -> Choice | None:
     """Return the candidate and level with the least bound at or above the floor; None if there is none."""
     floor = terms.accuracy_floor or 0.0
-    allowed = [(c, level) for c in candidates for level in c.levels if level.reaches(floor)]
+    allowed = [(c, level) for c in candidates for level in c.levels_for(n) if level.reaches(floor)]
     best = min(allowed, key=lambda one: _times_s(n, *one)[1], default=None)
     if best is None:
         return None
@@ -205,7 +213,8 @@ def _best(n: int, candidates: Sequence[Candidate], objective: Objective, terms: 
     resolution of the most accurate of them.
 
     If no bound meets the deadline, return the level most likely to be in time; if none is likely to, the
-    fastest; if none reaches the floor, the most accurate.
+    fastest; if none reaches the floor, the most accurate; if none has memory for it, that of the longest
+    inputs.
     """
     deadline_s, floor = terms.deadline_s, terms.accuracy_floor
     if deadline_s is not None and _is_crowded(candidates):
@@ -219,8 +228,12 @@ def _best(n: int, candidates: Sequence[Candidate], objective: Objective, terms: 
         return _option(n, best.candidate, best.level, objective, deadline_s)
     if late is not None:
         return _option(n, *late, objective, deadline_s)
-    most = max(candidates, key=lambda c: c.best.accuracy or 0.0)
-    return replace(_option(n, most, most.best, objective, None), excluded="floor")
+    able = [(c, level) for c in candidates for level in c.levels_for(n)]
+    if able:
+        most = max(able, key=lambda one: one[1].accuracy or 0.0)
+        return replace(_option(n, *most, objective, None), excluded="floor")
+    longest = max(((c, level) for c in candidates for level in c.levels), key=lambda one: one[1].most_n or 0)
+    return replace(_option(n, *longest, objective, None), excluded="memory")
 
 
 def _resolution(terms: Terms) -> float:
@@ -245,13 +258,16 @@ def _allowed(
     top, least = 0.0, (True, inf)
     for c in candidates:  # compared as numbers: creating unused options dominated the time of a choice
         way_s = c.fixed_s + c.per_item_s * n
-        for level in c.levels[-1:] if is_free else reversed(c.levels):
+        for level in reversed(c.levels):
             if floor is not None and not level.reaches(floor):
                 continue
             quality = level.quality if is_ranked else 0.0
             if quality < top - resolution:
                 break  # the next ones are less accurate
-            seconds = way_s + level.curve.at(n)
+            work_s = level.curve.at(n)
+            if work_s >= NO_ANSWER_S:
+                continue
+            seconds = way_s + work_s
             if deadline_s is not None:
                 bound_s = _bound_s(n, c, level, way_s, seconds)
                 if bound_s > deadline_s:
@@ -263,6 +279,8 @@ def _allowed(
                     continue
             top = max(top, quality)
             found.append(_InTime(quality, _cost(n, c, seconds, objective), c, level))
+            if is_free:
+                break
     return found, late
 
 
@@ -281,7 +299,7 @@ def _fewest_late(
     found: list[tuple[float, float, float, Candidate, ServiceLevel]] = []
     for c in candidates:
         way_s = c.fixed_s + c.per_item_s * n
-        for level in c.levels:
+        for level in c.levels_for(n):
             if not level.reaches(floor):
                 continue
             work_s = level.curve.at(n)
@@ -345,6 +363,13 @@ def _late(best: Option, terms: Terms) -> str:
         f"soonest, by {best.name}, takes {best.seconds * 1e3:.4g} ms{accuracy}, and less than "
         f"{best.bound_s * 1e3:.4g} ms 95 times of 100. Give a longer `deadline_s`, or `best_effort`: true "
         "for that answer."
+    )
+
+
+def _too_long(n: int, most: Option) -> str:
+    return (
+        f"there is no memory for an input of length {n}: {most.name} takes the longest, up to "
+        f"{most.level.most_n}. Give a shorter input, or more memory to one of the devices."
     )
 
 

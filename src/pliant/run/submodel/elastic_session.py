@@ -95,10 +95,10 @@ class ElasticSession(TextSession[ElasticDetails]):
             self.budgeted = self.share
             with self._turns.lock:
                 self.runner = self.share.open_runner(store, device, options, cache)
-                self._plans = RequestPlans(self.runner, self.name)
+                self._plans = RequestPlans(self.runner, self.name, self.share)
         else:
             self.runner = SubmodelRunner(store, device, options, cache=cache, shared=memory, fixed=fixed)
-            self._plans = RequestPlans(self.runner, self.name)
+            self._plans = RequestPlans(self.runner, self.name, is_fixed=fixed is not None)
         self._pressure = PressureFlag() if options.yields else None
 
     def __repr__(self) -> str:
@@ -187,8 +187,7 @@ class ElasticSession(TextSession[ElasticDetails]):
     def trade(self) -> LevelSelector:
         """Accuracy against time: the plans for requests, made on first use.
 
-        It is renewed when the weights in memory change, so that a node can read it without waiting for an
-        answer.
+        It is renewed when the weights in memory change, so that a node reads it without waiting.
         """
         found = self._plans.single
         if found is None:
@@ -204,11 +203,11 @@ class ElasticSession(TextSession[ElasticDetails]):
 
     def curve(self, accuracy_floor: float = 0.0) -> Curve:
         """Seconds by number of tokens of answers of at least that accuracy. Raises BudgetError."""
-        return self.trade.curve(accuracy_floor)
+        return self._plans.limit.curve(self.trade.curve(accuracy_floor))
 
     def levels(self) -> tuple[ServiceLevel, ...]:
         """A few of the accuracies available now, worst first, with time bounds."""
-        return self.trade.levels()
+        return self._plans.limit.levels(self.trade.levels())
 
     def look_again(self) -> None:
         """Divide the shared budget among the models anew, by their recent request rates."""
@@ -216,9 +215,10 @@ class ElasticSession(TextSession[ElasticDetails]):
             self.share.rebalance()
 
     def estimate(self, request: Request) -> Estimate:
-        """The estimated time of `answer` now; safe to call during `answer` on another thread. Raises
-        BudgetError for an accuracy floor that cannot be met. The first call takes as long as planning.
+        """The estimated time of `answer` now; safe to call during `answer` on another thread. The first call
+        takes as long as planning. Raises BudgetError for too long an input or too high an accuracy floor.
         """
+        self._plans.limit.check(request.length)
         pick = self.trade.pick(request.length, request.accuracy_floor, request.deadline_s)
         return Estimate(pick.time.median_s, pick.level.accuracy, pick.time.p95_s)
 

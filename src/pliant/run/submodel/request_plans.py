@@ -13,7 +13,9 @@ from pliant.run.session.text_session import TextInput
 from pliant.run.submodel.elastic_details import ElasticDetails
 from pliant.run.submodel.elastic_levels import plan_levels
 from pliant.run.submodel.elastic_replies import AnswerTimes
+from pliant.run.submodel.length_limit import LengthLimit
 from pliant.run.submodel.submodel_runner import SubmodelRunner, TextAnswer
+from pliant.run.submodel.submodel_share import SubmodelShare
 
 ReplyBuilder = Callable[[Sequence[TextAnswer], Sequence[AnswerTimes]], list[Reply[ElasticDetails]]]
 
@@ -26,11 +28,19 @@ class RequestPlans:
 
     Several requests are planned as one input with the rows of all of them. Their times have a separate bound,
     because each attends to fewer rows and has a head of its own. Call with the lock held, except for
-    `single`.
+    `single` and `limit`, the longest input that there is memory for.
     """
 
-    def __init__(self, runner: SubmodelRunner, name: str) -> None:
+    def __init__(
+        self,
+        runner: SubmodelRunner,
+        name: str,
+        share: SubmodelShare | None = None,
+        *,
+        is_fixed: bool = False,
+    ) -> None:
         self._runner, self._name = runner, name
+        self.limit = LengthLimit(runner, share, is_fixed=is_fixed)
         self._paces = AdaptiveBound(), AdaptiveBound()
         self._n_changes = 0
         self.single: LevelSelector | None = None
@@ -43,6 +53,7 @@ class RequestPlans:
             self._batched = LevelSelector(made, self._name, self._paces[1])
             self.single = LevelSelector(made, self._name, self._paces[0])
             self._n_changes = self._runner.n_changes
+            self.limit.most_tokens  # noqa: B018 - calculated here, since it may take as long as planning
         return self.single
 
     def pick(self, requests: Sequence[Request]) -> LevelChoice:

@@ -19,7 +19,13 @@ _REASONS = {
     "mismatch": "serves another model or protocol version; pinged again with back-off",
     "circle": "its answers would come back through this node",
 }
-_CONSTRAINTS = {"floor": "is less accurate than the floor", "deadline": "is later than the deadline"}
+_CONSTRAINTS = {
+    "memory": "has no memory for this length",
+    "floor": "is less accurate than the floor",
+    "deadline": "is later than the deadline",
+}
+_UNKNOWN = (None,) * 5
+"""Times and energy of an endpoint that cannot be asked."""
 _NOT_ASKED = "had no room, had failed or was already asked when the request was routed"
 
 
@@ -28,7 +34,8 @@ class EndpointEstimate:
     """One endpoint: seconds of transfer and queue, of the answer itself, and in total; None if unknown.
 
     95 % of its answers take at most `bound_s`, with `accuracy` (a fraction). `constraint` is the term of the
-    request that it violates. `age_s` is the time since the last contact; `reason` is why it is excluded.
+    request that it violates, or "memory". There is memory for inputs of up to length `most_n` (None: all
+    that the model takes). `age_s` is the time since the last contact; `reason` is why it is excluded.
     """
 
     target: str
@@ -45,6 +52,7 @@ class EndpointEstimate:
     age_s: float | None = None
     rtt_s: float | None = None
     bandwidth_Bps: float | None = None
+    most_n: int | None = None
 
     @property
     def summary(self) -> str:
@@ -63,6 +71,8 @@ class EndpointEstimate:
             found.append("round trip not measured yet")
         if self.age_s is not None:
             found.append(f"last contact {format_seconds(self.age_s)} ago")
+        if self.most_n is not None:
+            found.append(f"memory for lengths up to {self.most_n}")
         why = self.reason or _CONSTRAINTS.get(self.constraint or "", "")
         return "; ".join([*found, why] if why else found)
 
@@ -149,21 +159,20 @@ def _row(
     name: str, node: str | None, option: Option | None, n: int, is_chosen: bool, reason: str | None
 ) -> EndpointEstimate:
     if option is None:
-        unknown = (None,) * 7
-        return EndpointEstimate(name, node, is_chosen, *unknown, reason)
+        return EndpointEstimate(name, node, is_chosen, None, *_UNKNOWN, None, reason)
+    row = EndpointEstimate(
+        name, node, is_chosen, option.accuracy, *_UNKNOWN, option.excluded, reason, most_n=option.level.most_n
+    )
+    if option.excluded == "memory":
+        return row
     answer_s = option.level.curve.at(n)
-    return EndpointEstimate(
-        name,
-        node,
-        is_chosen,
-        option.accuracy,
-        option.seconds - answer_s,
-        answer_s,
-        option.seconds,
-        option.bound_s,
-        option.energy_j,
-        option.excluded,
-        reason,
+    return replace(
+        row,
+        transfer_s=option.seconds - answer_s,
+        answer_s=answer_s,
+        total_s=option.seconds,
+        bound_s=option.bound_s,
+        energy_j=option.energy_j,
     )
 
 

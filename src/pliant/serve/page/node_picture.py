@@ -195,7 +195,7 @@ def outlook(node: ServingNode, terms: Terms) -> Outlook:
         except (RouteError, BudgetError) as refusal:
             chosen.append(None)
             reasons.append(str(refusal))
-        found.append(options)
+        found.append({name: option for name, option in options.items() if option.excluded != "memory"})
     names = tuple(dict.fromkeys(name for options in found for name in options))
     picked = {name: [options.get(name) for options in found] for name in names}
     return Outlook(

@@ -280,3 +280,9 @@ def memory_overhead(store: Store, compute: ComputeDtype, n_tokens: int) -> Memor
     fixed = fixed_bytes(store.spec, layers, store.embeddings, store.head, compute)
     arena = arena_bytes(store.spec, word_format(store.embeddings), n_tokens, compute)
     return MemoryOverhead(arena, fixed, n_tokens)
+
+
+def most_tokens(store: Store, compute: ComputeDtype, n_bytes: int) -> int:
+    """The most tokens, up to the model's limit, for which `memory_overhead` is at most `n_bytes`."""
+    lengths = range(1, store.spec.max_tokens + 1)
+    return bisect_right(lengths, n_bytes, key=lambda n: memory_overhead(store, compute, n).total_bytes)

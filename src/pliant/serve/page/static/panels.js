@@ -102,7 +102,7 @@ export function showExplanation(found, name, color) {
   const target = found.target === null ? "No answer" : name(found.target);
   text($("explain-why"), `${target}: ${found.reason}${/[.!?]$/.test(found.reason) ? "" : "."}`);
   const columns = [["Endpoint", "name"], ["Expected", "n"], ["95 %", "n"], ["Accuracy", "n"], ["Why not", "wrap"]];
-  const words = { floor: "less accurate than asked", deadline: "later than the deadline" };
+  const words = { memory: "no memory for this length", floor: "less accurate than asked", deadline: "later than the deadline" };
   rows($("explain"), columns, found.candidates.map((row) => [
     keyedCell(`var(${color(row.target)})`, name(row.target)), seconds(row.total_s), seconds(row.bound_s),
     row.accuracy === null ? "–" : percent(row.accuracy), row.is_chosen ? "chosen" : row.reason ?? words[row.constraint] ?? "",

@@ -1,0 +1,56 @@
+"""What a device has no memory for is answered elsewhere, in Python and by a node, and nothing else is."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+
+import pliant
+from pliant.api.open_endpoint import open_endpoint
+from pliant.errors import BudgetError
+from pliant.run.submodel.elastic_session import ElasticSession
+from tests.run.conftest import paper_profile
+from tests.serve.nodes import running
+from tests.serve.test_routing import metric, until
+
+LONG = " ".join(["good film"] * 6)
+
+
+def _least_bytes(store: Path) -> int:
+    with pytest.raises(BudgetError) as refused:
+        pliant.open(store, memory=1, length=8, profile=paper_profile())
+    found = re.search(r"Give at least (\d+) bytes", str(refused.value))
+    assert found is not None
+    return int(found[1])
+
+
+def test_a_text_too_long_for_the_memory_is_answered_above(tiny_store: Callable[..., Path]) -> None:
+    """`explain` named this device, which then failed; the answer was a fallback."""
+    store = tiny_store(n_layers=4, widths=(2, 4))
+    least, profile = _least_bytes(store), paper_profile()
+    little = {"memory": least, "length": 8, "profile": profile}
+    with (
+        running(open_endpoint(str(store), preload="10MB", profile=profile), name="large") as large,
+        running(open_endpoint(str(store), **little), name="small", upstreams=(large.url,)) as small,
+        pliant.open(store, **little, upstreams=[large.url]) as model,
+        pliant.open(store, preload="10MB", profile=profile) as whole,
+    ):
+        assert isinstance(whole, ElasticSession)
+        n = whole.encode(LONG).n_tokens
+        until(lambda: model.explain(tokens=n).target == large.url)
+        local = model.explain(tokens=n).candidates[0]
+        assert local.constraint == "memory"
+        assert local.most_n is not None
+        assert 8 <= local.most_n < n
+        reply = model(LONG)
+        assert reply.endpoint == "large"
+        np.testing.assert_allclose(reply.logits, whole(LONG).logits, rtol=0, atol=1e-5)
+        assert model.explain(tokens=local.most_n).candidates[0].constraint is None
+        body = {"inputs": [{"name": "text", "shape": [1], "datatype": "BYTES", "data": [LONG]}]}
+        url = f"{small.url}/v2/models/{store.name}/infer"
+        until(lambda: httpx.post(url, json=body).status_code == 200)  # it knows the node above by then
+        assert httpx.post(url, json=body).json()["parameters"]["endpoint"] == "large"
+        assert metric(small, "pliant_fallbacks_total") == 0
