@@ -7,6 +7,7 @@ import pytest
 
 import pliant
 from pliant.ir.curve import Curve
+from pliant.ir.endpoint import NO_ANSWER_S
 from tests.models.onnx_models import parse
 
 pytest.importorskip("ray", reason="ray is not installed: pip install 'pliant[ray]'")
@@ -55,3 +56,11 @@ def test_lengths_of_arrays_follow_their_numbers() -> None:
     ) as session:
         length = session.request({"x": np.zeros((1, 3), np.float32)}).length
         assert input_size(session).length(10_000) == length
+
+
+def test_a_limit_of_memory_is_left_out() -> None:
+    """A body's length is a guess: 32 short texts looked like one that a small replica has no memory for."""
+    with pliant.open("sst2", memory="4MB", latency="1s", threads=1) as session:
+        assert session.levels()[-1].most_n is not None
+        seconds = [s for _, s in advert_of(session, input_size(session)).curve.points]
+    assert max(seconds) < NO_ANSWER_S

@@ -201,7 +201,9 @@ def test_an_input_without_memory_here_goes_where_there_is_some() -> None:
         with pytest.raises(BudgetError, match="length 101: up takes the longest, up to 100"):
             choose(101, [here, above], terms=asked)
         assert choose_soonest(101, [here, above], asked) is None
-    with pytest.raises(BudgetError, match=r"0.9000, by up, is the most"):
+    with pytest.raises(
+        BudgetError, match=r"0\.9000, by up, is the most there is for an input of this length"
+    ):
         choose(41, [here, above], terms=Terms(accuracy_floor=0.92))
 
 

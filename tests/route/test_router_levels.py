@@ -38,6 +38,23 @@ def test_an_endpoint_that_offers_levels_is_probed_when_it_was_quicker_before() -
     assert {probe.endpoint for probe in probes} == {LOCAL}
 
 
+def test_an_endpoint_is_probed_at_a_length_that_it_has_memory_for() -> None:
+    """The latest input went up for its length; a probe of that length would fail, or show nothing."""
+    node = router("up")  # 0.1 s away
+    quick, slow = (tuple(level.limited(5) for level in _levels(seconds)) for seconds in (0.05, 5.0))
+    node.offer(quick)
+    node.record_local_answer(5, 0.05, 0.0)
+    assert node.choose(9, 0.5).target == "up"
+    node.offer(slow)
+    node.record_local_answer(5, 5.0, 1.0)
+    probes = []
+    for now_s in range(2, 200):
+        node.choose(9, float(now_s))
+        probes += [due for due in node.take_due_tasks(float(now_s)) if isinstance(due, ProbeTask)]
+    assert len(probes) >= 3
+    assert {probe.length for probe in probes} == {5}
+
+
 def test_one_slow_answer_is_enough_for_probes_soon() -> None:
     """Levels that follow from an answer are offered after it is told: those of before looked well, and the
     next probe was half a minute away, while every request was refused."""

@@ -108,9 +108,13 @@ class ServiceLevel:
     @property
     def most_n(self) -> int | None:
         """The longest input that there is memory for; None without such a limit."""
-        points = self.curve.points
-        beyond = next((i for i, (_, seconds) in enumerate(points) if seconds >= NO_ANSWER_S), None)
-        return None if beyond is None else int(points[beyond - 1][0]) if beyond else 0
+        answered = self.answered_points
+        return None if len(answered) == len(self.curve.points) else int(answered[-1][0])
+
+    @property
+    def answered_points(self) -> tuple[tuple[float, float], ...]:
+        """The points of `curve` that there is memory for."""
+        return tuple(point for point in self.curve.points if point[1] < NO_ANSWER_S)
 
     def reaches(self, floor: float) -> bool:
         """Return whether answers have at least the accuracy `floor`; 0 accepts any."""

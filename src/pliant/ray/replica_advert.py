@@ -65,8 +65,11 @@ def decode_advert(fields: Mapping[str, Any]) -> ReplicaAdvert | None:
 
 
 def advert_of(session: Session[Any], size: InputSize) -> ReplicaAdvert:
-    """The current advert of `session`."""
-    return ReplicaAdvert(_short(session.levels()[-1].curve), size)
+    """The current advert of `session`.
+
+    Limits of memory are left out: lengths are guessed from bytes, and a body may hold many short texts.
+    """
+    return ReplicaAdvert(_short(Curve(session.levels()[-1].answered_points)), size)
 
 
 def input_size(session: Session[Any]) -> InputSize:

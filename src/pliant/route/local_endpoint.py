@@ -86,8 +86,8 @@ class LocalEndpoint:
             return False
         self._offered, self._way = levels, None
         if self._last_n is not None:
-            least_s = None if self._is_in_doubt else self._least_s(self._last_n)
-            self._probes.record_curve(levels[-1].curve, self._last_n, least_s)
+            n = self._answered_n(self._last_n)
+            self._probes.record_curve(levels[-1].curve, n, None if self._is_in_doubt else self._least_s(n))
         return True
 
     def record_answer(
@@ -101,7 +101,7 @@ class LocalEndpoint:
             self._work_j += joules - self._work_j / _AVERAGED
             self._work_s += seconds - self._work_s / _AVERAGED
             self._watts, self._way = self._work_j / self._work_s, None
-        self._last_n = last_n
+        self._last_n, last_n = last_n, self._answered_n(last_n)
         is_new = self._offered is None
         if is_new:
             if self._probes.is_overdue(now_s):
@@ -141,10 +141,16 @@ class LocalEndpoint:
         `n_inputs` have arrived at the router so far, and nodes below it may wait for this endpoint
         (`is_awaited`): an endpoint without demand is seldom probed.
         """
+        last_n = self._answered_n(last_n)
         least_s, doubt = self._least_s(last_n), self._is_in_doubt
         return self._probes.next_length(
             self.curve, doubt, last_n, others_s, now_s, n_inputs, least_s, is_awaited=is_awaited
         )
+
+    def _answered_n(self, n: int) -> int:
+        """Return n, or the longest input that there is memory for: no longer one shows a recovery."""
+        most_n = None if self._offered is None else self._offered[-1].most_n
+        return n if most_n is None else min(n, most_n)
 
     def _least_s(self, n: int) -> float | None:
         """Return the time of its fastest level; None before it offers any."""

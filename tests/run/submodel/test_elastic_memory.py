@@ -13,7 +13,7 @@ from pliant.errors import BudgetError, InputError
 from pliant.ir.endpoint import NO_ANSWER_S
 from pliant.ir.link import Link
 from pliant.ir.times.timing import Timing
-from pliant.plan.plan import NO_TARGET_S
+from pliant.plan.plan import NO_TARGET_S, Plan
 from pliant.run.memory_use import MemoryUse
 from pliant.run.process_memory import MemoryBudget
 from pliant.run.submodel.elastic_session import ElasticSession
@@ -315,17 +315,26 @@ def test_a_shorter_text_reads_no_more_at_once_than_was_reserved(elastic_session:
         pass
 
 
-@pytest.mark.parametrize("is_shared", [False, True])
-def test_the_longest_input_that_memory_allows_is_known(
-    store: Store, kernel_cache: Path, is_shared: bool
-) -> None:
+@pytest.mark.parametrize("kind", ["own", "shared", "reserved", "fixed"])
+def test_the_longest_input_that_memory_allows_is_known(store: Store, kernel_cache: Path, kind: str) -> None:
     """It is answered and one token more is not, and levels, curve and estimate say so."""
     terms = SessionOptions(ANY_S, None, length=8, adapts=False)
     least = least_of(store, kernel_cache)
+    fixed: Plan | None = None
+    if kind == "fixed":
+        with opened(store, kernel_cache, MEMORY) as session:
+            fixed = session.plan
+        least = fixed.memory.total_bytes
     for most in (least, least + 20_000, 10**8):
-        budget = MemoryBudget(most) if is_shared else None
-        options = terms if is_shared else replace(terms, memory_bytes=most)
-        with ElasticSession(store, paper_profile(), options, cache=kernel_cache, memory=budget) as session:
+        budget = MemoryBudget(most) if kind in ("shared", "reserved") else None
+        options = replace(
+            terms,
+            memory_bytes=most if budget is None else None,
+            preload_bytes=0 if kind == "reserved" else None,
+        )
+        with ElasticSession(
+            store, paper_profile(), options, cache=kernel_cache, memory=budget, fixed=fixed
+        ) as session:
             levels = session.levels()
             assert session.levels() is levels
             (most_n,) = {level.most_n for level in levels}
@@ -341,4 +350,5 @@ def test_the_longest_input_that_memory_allows_is_known(
             for refused in (session.estimate, session.answer):
                 with pytest.raises(BudgetError, match="memory"):
                     refused(too_long)
-            assert session.answer(fits).accuracy == session.levels()[-1].accuracy
+            if kind != "reserved":  # where the limit is an upper bound
+                assert session.answer(fits).accuracy == session.levels()[-1].accuracy

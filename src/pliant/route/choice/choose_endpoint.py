@@ -192,7 +192,7 @@ def choose(
     if best.excluded == "memory":
         raise BudgetError(_too_long(n, best))
     if best.excluded == "floor":
-        raise BudgetError(_unreached(best, terms))
+        raise BudgetError(_unreached(best, terms, any(c.best.most_n is not None for c in candidates)))
     if best.excluded == "deadline" and not terms.best_effort:
         raise DeadlineError(_late(best, terms), best.seconds)
     return Choice(best, (n, candidates, objective, terms))
@@ -373,7 +373,7 @@ def _too_long(n: int, most: Option) -> str:
     )
 
 
-def _unreached(most: Option, terms: Terms) -> str:
+def _unreached(most: Option, terms: Terms, is_limited: bool) -> str:
     floor = terms.accuracy_floor or 0.0
     if most.accuracy is None:
         return (
@@ -381,6 +381,6 @@ def _unreached(most: Option, terms: Terms) -> str:
             "out, or pack the model with `--importance`."
         )
     return (
-        f"an accuracy of {most.accuracy:.4f}, by {most.name}, is the most there is, not {floor:g}: lower the "
-        "floor."
+        f"an accuracy of {most.accuracy:.4f}, by {most.name}, is the most there is"
+        f"{' for an input of this length' if is_limited else ''}, not {floor:g}: lower the floor."
     )

@@ -98,7 +98,7 @@ class ElasticSession(TextSession[ElasticDetails]):
                 self._plans = RequestPlans(self.runner, self.name, self.share)
         else:
             self.runner = SubmodelRunner(store, device, options, cache=cache, shared=memory, fixed=fixed)
-            self._plans = RequestPlans(self.runner, self.name, is_fixed=fixed is not None)
+            self._plans = RequestPlans(self.runner, self.name, memory, fixed)
         self._pressure = PressureFlag() if options.yields else None
 
     def __repr__(self) -> str:

@@ -9,6 +9,8 @@ from pliant.ir.endpoint import Request
 from pliant.ir.reply import Reply
 from pliant.ir.times.bounds import AdaptiveBound
 from pliant.ir.times.level_selector import LevelChoice, LevelSelector
+from pliant.plan.plan import Plan
+from pliant.run.process_memory import MemoryBudget
 from pliant.run.session.text_session import TextInput
 from pliant.run.submodel.elastic_details import ElasticDetails
 from pliant.run.submodel.elastic_levels import plan_levels
@@ -35,12 +37,11 @@ class RequestPlans:
         self,
         runner: SubmodelRunner,
         name: str,
-        share: SubmodelShare | None = None,
-        *,
-        is_fixed: bool = False,
+        budget: SubmodelShare | MemoryBudget | None = None,
+        fixed: Plan | None = None,
     ) -> None:
         self._runner, self._name = runner, name
-        self.limit = LengthLimit(runner, share, is_fixed=is_fixed)
+        self.limit = LengthLimit(runner, budget, fixed)
         self._paces = AdaptiveBound(), AdaptiveBound()
         self._n_changes = 0
         self.single: LevelSelector | None = None
@@ -53,7 +54,7 @@ class RequestPlans:
             self._batched = LevelSelector(made, self._name, self._paces[1])
             self.single = LevelSelector(made, self._name, self._paces[0])
             self._n_changes = self._runner.n_changes
-            self.limit.most_tokens  # noqa: B018 - calculated here, since it may take as long as planning
+            self.limit.renew()
         return self.single
 
     def pick(self, requests: Sequence[Request]) -> LevelChoice:

@@ -9,7 +9,7 @@ from pliant.errors import InputError
 from pliant.ir.device import DeviceProfile
 from pliant.run.process_memory import MemoryBudget
 from pliant.run.submodel.plans.elastic_holdings import holdings_of
-from pliant.run.submodel.plans.memory_split import memory_overhead, most_tokens
+from pliant.run.submodel.plans.memory_split import memory_overhead
 from pliant.run.submodel.plans.submodel_planner import SessionOptions, planner_of
 from pliant.run.submodel.submodel_runner import SubmodelRunner
 from pliant.store.read import Store
@@ -38,13 +38,10 @@ class SubmodelShare:
         return self._holdings[0].n_bytes
 
     @property
-    def most_tokens(self) -> int | None:
-        """The most tokens of an input that the budget has room for; None if it is closed."""
-        most, runner = self._memory.most_share_of(self), self._runner
-        if most is None or runner is None:
-            return None
-        most_bytes = most - self.least_bytes + self._overhead.total_bytes
-        return most_tokens(runner.store, runner.options.compute, most_bytes)
+    def most_other_bytes(self) -> int | None:
+        """The most memory that the budget has for all but the weights of plans; None if it is closed."""
+        most = self._memory.most_share_of(self)
+        return None if most is None else most - self.least_bytes + self._overhead.total_bytes
 
     def open_runner(
         self, store: Store, device: DeviceProfile, options: SessionOptions, cache: Path | None

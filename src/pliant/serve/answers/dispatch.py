@@ -113,7 +113,7 @@ class Dispatcher:
             except DeadlineError:
                 pass
             busy_s = max(1, ceil(min(local.backlog_s for local in self.here.values())))
-            why = "the endpoints that reach this accuracy are busy or failed; try again."
+            why = "the endpoints that could answer this are busy or failed; try again."
             raise NodeError(why, status=503, retry_after_s=busy_s) from unreached
         except RouteError:  # local queues are full and no upstream is available
             here = [way for way in self.router.ways_here if way.name == LOCAL]

@@ -362,7 +362,7 @@ class ServingNode:
     def _states(self) -> Iterator[GaugeValue]:
         """Gauge values from the router for Prometheus."""
         now_s = self.clock()
-        for n, seconds in self.router.advertise(now_s).curve.points:
+        for n, seconds in self.router.advertise(now_s).levels[-1].answered_points:
             yield GaugeValue(
                 "pliant_curve_seconds", "Curve sent to downstream nodes.", "length", str(n), seconds
             )

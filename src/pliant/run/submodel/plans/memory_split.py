@@ -284,5 +284,9 @@ def memory_overhead(store: Store, compute: ComputeDtype, n_tokens: int) -> Memor
 
 def most_tokens(store: Store, compute: ComputeDtype, n_bytes: int) -> int:
     """The most tokens, up to the model's limit, for which `memory_overhead` is at most `n_bytes`."""
-    lengths = range(1, store.spec.max_tokens + 1)
-    return bisect_right(lengths, n_bytes, key=lambda n: memory_overhead(store, compute, n).total_bytes)
+    most = store.spec.max_tokens
+    whole = memory_overhead(store, compute, most)
+    if whole.total_bytes <= n_bytes:
+        return most
+    words, left = word_format(store.embeddings), n_bytes - whole.fixed_bytes
+    return bisect_right(range(1, most), left, key=lambda n: arena_bytes(store.spec, words, n, compute))
