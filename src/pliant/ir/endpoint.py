@@ -109,7 +109,9 @@ class ServiceLevel:
     def most_n(self) -> int | None:
         """The longest input that there is memory for; None without such a limit."""
         answered = self.answered_points
-        return None if len(answered) == len(self.curve.points) else int(answered[-1][0])
+        if len(answered) == len(self.curve.points):
+            return None
+        return int(answered[-1][0]) if answered else 0
 
     @property
     def answered_points(self) -> tuple[tuple[float, float], ...]:
