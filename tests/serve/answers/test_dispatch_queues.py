@@ -45,7 +45,9 @@ def test_a_request_whose_turn_is_late_leaves_the_queue_for_the_next_best() -> No
     first, second = run_to_end(made, run())
     assert (first.target, second.target) == (LOCAL, CLUSTER)
     assert local.answered.count(b"") == 1, "who left the queue is not answered there"
-    assert n_of(made, "hedges") == {(LOCAL, "here"): 1}
+    hedges = n_of(made, "hedges")
+    hedges.pop((LOCAL, "none"), None)  # a busy machine may be late with the cluster's start as well
+    assert hedges == {(LOCAL, "here"): 1}
     assert second.spent.waited_s >= 0.01, "who asks would take the wait for work, and set this node aside"
 
 
