@@ -218,8 +218,8 @@ class ElasticSession(TextSession[ElasticDetails]):
         """The estimated time of `answer` now; safe to call during `answer` on another thread. The first call
         takes as long as planning. Raises BudgetError for too long an input or too high an accuracy floor.
         """
-        self._plans.limit.check(request.length)
         pick = self.trade.pick(request.length, request.accuracy_floor, request.deadline_s)
+        self._plans.limit.check(request.length)
         return Estimate(pick.time.median_s, pick.level.accuracy, pick.time.p95_s)
 
     def answer(self, request: Request) -> Reply[ElasticDetails]:
