@@ -47,7 +47,7 @@ from pliant.serve.http.responses import answer_disconnect as _gone
 from pliant.serve.http.responses import internal_error as _broken
 from pliant.serve.http.responses import json_response as _json
 from pliant.serve.http.responses import method_refusal
-from pliant.serve.node.peers import PEERS_PATH, change_peers, list_peers
+from pliant.serve.node.peers import PEERS_PATH, change_peers, list_peers, read_changes
 from pliant.serve.node.serving_node import InferCall, ServingNode
 from pliant.serve.page.event_stream import PageProcess
 from pliant.serve.page.page_routes import page_routes
@@ -246,7 +246,7 @@ class _Paths:
         if request.method != "POST":
             return _json(list_peers(self._node))
         async with self._bodies.read(request, LIMIT_BYTES) as body:
-            return _json(change_peers(self._node, body))
+            return _json(change_peers(self._node, read_changes(body)))
 
     async def explain(self, request: Request) -> Response:
         self._check_model(request)

@@ -1,5 +1,6 @@
-"""Add and remove upstreams and workers of a running node: `POST /v2/pliant/peers`."""
+"""Add and remove upstreams and workers of a running node or session, as `POST /v2/pliant/peers` does."""
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from math import isfinite
 
@@ -77,17 +78,23 @@ def list_peers(node: ServingNode) -> PeerList:
     )
 
 
-def change_peers(node: ServingNode, body: bytes) -> PeerList:
-    """Add and remove upstreams and workers according to `body`, JSON of PeerChanges, atomically.
+def read_changes(given: bytes | Mapping[str, Collection[str]]) -> PeerChanges:
+    """Return the changes that are `given` as JSON or by name. Raises InputError."""
+    try:
+        if isinstance(given, bytes):
+            return msgspec.json.decode(given, type=PeerChanges)
+        return msgspec.convert(given, PeerChanges)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(f'the changes cannot be read: {error}; give {{"add": ["URL"]}}.') from error
+
+
+def change_peers(node: ServingNode, changes: PeerChanges) -> PeerList:
+    """Add and remove upstreams and workers, atomically; call on the node's event loop.
 
     Adding an existing upstream or removing a missing one is not an error, so the call is idempotent. Requests
     that wait for a removed upstream use other endpoints; those in flight still complete. Raises InputError
-    for an invalid body or URL, for a worker that never joined, and for too many upstreams.
+    for an invalid URL, for a worker that never joined, and for too many upstreams.
     """
-    try:
-        changes = msgspec.json.decode(body, type=PeerChanges)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(f'the changes cannot be read: {error}; send {{"add": ["URL"]}}.') from error
     try:
         add, remove = ([checked_url(url) for url in urls] for urls in (changes.add, changes.remove))
     except NodeError as error:

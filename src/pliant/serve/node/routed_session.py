@@ -1,14 +1,12 @@
 """A session that answers by this device, a cluster or upstream nodes, whichever suits an input best."""
 
 import asyncio
-import os
 import secrets
-import threading
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import replace
-from typing import Any, TypeVar, final
+from typing import Any, final
 
 import numpy as np
 
@@ -29,6 +27,8 @@ from pliant.run.session.text_feeds import as_bytes
 from pliant.run.session.text_session import TextSession
 from pliant.serve.answers.explain_choice import Explanation
 from pliant.serve.answers.routed_request import RoutedAnswer, RoutedRequest
+from pliant.serve.node.loop_thread import LoopThread
+from pliant.serve.node.peers import PeerList, change_peers, list_peers, read_changes
 from pliant.serve.node.power import read_energy, read_radio
 from pliant.serve.node.routing import RoutedDetails, Routing
 from pliant.serve.node.start_node import NodeOptions, cancel_and_wait, connect_node, make_node
@@ -38,7 +38,6 @@ from pliant.serve.protocol.pending_request import PendingRequest
 from pliant.serve.telemetry.request_context import current_headers, enter_request
 from pliant.serve.telemetry.tracing import SpanAttribute, make_tracer
 
-T = TypeVar("T")
 _TOGETHER = 32
 """Texts of a list that are processed concurrently: more would only wait for each other."""
 _QUEUE = 1 << 16
@@ -75,7 +74,6 @@ class RoutedSession(Session[RoutedDetails]):
         usual = parse_objective(usual) if isinstance(usual, str) else usual
         if usual.per_joule and routing.power is None:
             raise InputError("an objective of joules needs the power of this device: add `power`.")
-        self._process = os.getpid()
         local.levels()  # plans are made before the first request
         energy = read_energy(routing.power, routing.worker_power, local)
         options = NodeOptions(
@@ -93,17 +91,11 @@ class RoutedSession(Session[RoutedDetails]):
         )
         self._node = make_node(options, local, cluster)
         self._tracer = make_tracer()
-        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
-        self._loop = self._runner.get_loop()
-        self._is_closed = False
-        self._calls = threading.Condition()
-        self._n_calls = 0
         self._texts = asyncio.Semaphore(_TOGETHER)
-        self._thread = threading.Thread(target=self._serve, name="pliant-route", daemon=True)
-        self._thread.start()
         self._stack = AsyncExitStack()
+        self._loop = LoopThread("pliant-route")
         try:
-            self._run_on_loop(self._connect(options))
+            self._loop.run(self._connect(options))
         except BaseException:
             self.close()
             raise
@@ -137,8 +129,8 @@ class RoutedSession(Session[RoutedDetails]):
                 self._read_value(*item) if isinstance(item, tuple) else self._read_value(item)
                 for item in value
             ]
-            return self._run_on_loop(self._answer_all(asked, terms, own))
-        return self._run_on_loop(self._answer_one(self._read_value(value, pair), terms, own))
+            return self._loop.run(self._answer_all(asked, terms, own))
+        return self._loop.run(self._answer_one(self._read_value(value, pair), terms, own))
 
     def explain(
         self, tokens: int, latency: str | float | None = None, floor: float | None = None
@@ -149,7 +141,7 @@ class RoutedSession(Session[RoutedDetails]):
         async def explained() -> Explanation:
             return self._node.explain(tokens, terms)
 
-        return self._run_on_loop(explained())
+        return self._loop.run(explained())
 
     @property
     def plan(self) -> Any:
@@ -177,18 +169,42 @@ class RoutedSession(Session[RoutedDetails]):
         elif not options:
             raise InputError("there is nothing to change: give latency, such as '20ms'.")
 
+    def list_peers(self) -> PeerList:
+        """Return the upstreams with their states, and the cluster's workers."""
+
+        async def listed() -> PeerList:
+            return list_peers(self._node)
+
+        return self._loop.run(listed())
+
+    def change_peers(
+        self,
+        add: Collection[str] = (),
+        remove: Collection[str] = (),
+        add_workers: Collection[str] = (),
+        remove_workers: Collection[str] = (),
+    ) -> PeerList:
+        """Add and remove upstreams (URLs) and workers (names) atomically, like `POST /v2/pliant/peers`.
+
+        Other threads may ask meanwhile: their requests use the peers that are left. Waits up to 2 s for the
+        first contact with new upstreams, and returns the peers after the change. Raises InputError, changing
+        nothing, for an invalid URL, a worker that never joined, and too many upstreams.
+        """
+        given = {"add": add, "remove": remove, "add_workers": add_workers, "remove_workers": remove_workers}
+        changes = read_changes(given)
+
+        async def changed() -> PeerList:
+            change_peers(self._node, changes)
+            if changes.add and self._node.upstreams is not None:
+                await self._node.upstreams.first_contacts()
+            return list_peers(self._node)
+
+        return self._loop.run(changed())
+
     def close(self) -> None:
-        with self._calls:
-            if self._is_closed or self._process != os.getpid():
-                return
-            self._is_closed = True
-            self._calls.wait_for(lambda: not self._n_calls)
-        if self._thread.is_alive():
-            asyncio.run_coroutine_threadsafe(self._stack.aclose(), self._loop).result()
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-        self._node.close()
-        self._owned.close()
+        if self._loop.close(self._stack.aclose):
+            self._node.close()
+            self._owned.close()
 
     # Endpoint interface
 
@@ -212,7 +228,7 @@ class RoutedSession(Session[RoutedDetails]):
         async def told() -> tuple[ServiceLevel, ...]:
             return self._node.dispatcher.make_advert(None).levels
 
-        return self._run_on_loop(told())
+        return self._loop.run(told())
 
     def curve(self, accuracy_floor: float = 0.0) -> Curve:
         """Seconds by length at the lowest level that reaches the floor. Raises BudgetError."""
@@ -231,19 +247,14 @@ class RoutedSession(Session[RoutedDetails]):
             router = self._node.router
             return router.choose(request.length, now_s, objective, terms=terms, is_coming=False).option
 
-        option = self._run_on_loop(chosen())
+        option = self._loop.run(chosen())
         return Estimate(option.seconds, option.accuracy, option.bound_s)
 
     def answer(self, request: Request) -> Reply[RoutedDetails]:
         terms = Terms(request.deadline_s, request.accuracy_floor)
-        return self._run_on_loop(self._answer_one((request, self._upstream_feeds(request)), terms))
+        return self._loop.run(self._answer_one((request, self._upstream_feeds(request)), terms))
 
     # Below
-
-    def _serve(self) -> None:
-        """Run the event loop until it is stopped; abandoned answers end with it."""
-        with self._runner:
-            self._loop.run_forever()
 
     async def _connect(self, options: NodeOptions) -> None:
         upstreams = await connect_node(self._node, options, self._stack)
@@ -362,27 +373,3 @@ class RoutedSession(Session[RoutedDetails]):
 
     def _reply(self, request: Request) -> Reply[RoutedDetails]:
         return self.answer(request)
-
-    def _run_on_loop(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run `work` on the event loop and return its result; an interrupted caller cancels it.
-
-        Raises InputError after `close`, and in a forked child, where the loop does not run.
-        """
-        with self._calls:
-            if self._is_closed or self._process != os.getpid():
-                work.close()
-                why = "is closed" if self._is_closed else "belongs to the process that opened it"
-                raise InputError(f"this session {why}; open the model again.")
-            self._n_calls += 1
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return future.result()
-        except BaseExceptionGroup as group:
-            raise group.exceptions[0] from None
-        except BaseException:
-            future.cancel()
-            raise
-        finally:
-            with self._calls:
-                self._n_calls -= 1
-                self._calls.notify_all()
