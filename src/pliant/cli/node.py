@@ -77,7 +77,11 @@ class NodeArguments:
     ] = None
     announce: Annotated[
         bool,
-        typer.Option("--announce", help="Announce this node to `pliant node --discover` (multicast DNS)."),
+        typer.Option(
+            "--announce",
+            help="Announce this node to `pliant node --discover`, and its cluster to `pliant worker "
+            "--discover` (multicast DNS).",
+        ),
     ] = False
     discover: Annotated[
         bool,

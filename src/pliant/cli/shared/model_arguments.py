@@ -49,7 +49,7 @@ class MeasuredBytes:
 class ModelArguments:
     """The options of one model of `pliant node`, named as on the command line.
 
-    Without `name` the name comes from the source.
+    Without `name` the name comes from the source. With `announce`, workers find its cluster by multicast DNS.
     """
 
     source: str
@@ -68,6 +68,7 @@ class ModelArguments:
     power: str | None = None
     worker_power: tuple[str, ...] = ()
     key: Path | None = None
+    announce: bool = False
     load: bool = True
 
     def entry(self, endpoints: ModelEndpoints) -> ModelEntry:
@@ -189,6 +190,7 @@ class ModelArguments:
                 threads=self.threads,
                 memory=memory,
                 dilation=Dilation(self.dilate),
+                announce=self.announce,
                 on_event=say,
             )
         )

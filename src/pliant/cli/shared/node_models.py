@@ -149,7 +149,8 @@ def model_entries(args: "NodeArguments", tables: Sequence[TomlTable]) -> list[Mo
         common |= {"memory": None if shares_memory(args) else args.memory}
     entries = [ModelArguments(**common | parse_model(text)).entry(ModelEndpoints()) for text in named]
     for table in tables:
-        model = ModelArguments(**common | _model_fields(table))
+        announce = {"announce": table.get("announce", args.announce)}
+        model = ModelArguments(**common | announce | _model_fields(table))
         entries.append(model.entry(_endpoints(table)))
     return entries
 
