@@ -225,6 +225,21 @@ class NodeArguments:
             help="Power of a cluster's worker: NAME=WATTS; repeatable. Other workers count as mains powered."
         ),
     ] = None
+    cluster_radio: Annotated[
+        str | None,
+        typer.Option(
+            help="Energy model of the radio by which this device exchanges with the cluster's workers: "
+            "`lte`, or a JSON file.",
+            show_default="no energy",
+        ),
+    ] = None
+    worker_radio: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="The same of a cluster's worker: NAME=lte, or NAME=FILE; repeatable. Other workers count as "
+            "connected by cable."
+        ),
+    ] = None
     cluster: Annotated[
         str | None,
         typer.Option(

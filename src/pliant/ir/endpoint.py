@@ -73,13 +73,15 @@ class ServiceLevel:
     `curve` is the median in seconds; 95 % of answers stay under `bound`, which is the curve itself if
     unknown. `accuracy` is a fraction, None if it was not measured; then levels are ordered by `fidelity`, the
     part of the whole model that computes. At lengths that there is no memory for, both are `OUT_OF_REACH_S`
-    (`limited`).
+    (`limited`). `exchange_j` are the joules by input length that radios take for the bytes that the
+    endpoint's devices exchange; None if they have no radios.
     """
 
     curve: Curve
     accuracy: float | None = None
     bound: Curve | None = None
     fidelity: float = 1.0
+    exchange_j: Curve | None = None
 
     def __post_init__(self) -> None:
         for value in (self.accuracy, self.fidelity):

@@ -43,7 +43,7 @@ class LocalEndpoint:
         self._is_quicker = False
         self._last_n: int | None = None
         self._way: Candidate | None = None
-        self.wait_s = 0.0
+        self.wait_s = self._tail_j = 0.0
         self._usual_wait = RecentAverage(settings.wait_memory_s)
         own_W = 0.0 if settings.power is None else settings.power.compute_W
         self._watts = own_W if watts is None else watts
@@ -76,9 +76,9 @@ class LocalEndpoint:
     def candidate(self) -> Candidate:
         """This endpoint for an input that arrives now."""
         crowding = self.dependents.crowding
-        if not self.wait_s and crowding is None:
+        if not (self.wait_s or self._tail_j) and crowding is None:
             return self.way
-        return local_candidate(self.way.levels, self.wait_s, self._watts, self.name, crowding)
+        return local_candidate(self.way.levels, self.wait_s, self._watts, self.name, crowding, self._tail_j)
 
     def offer(self, levels: tuple[ServiceLevel, ...]) -> bool:
         """Set the `levels` currently offered, worst first; return whether they changed."""
@@ -95,7 +95,7 @@ class LocalEndpoint:
     ) -> bool:
         """Record an answer to an input of length n after `seconds` of work; return whether levels changed.
 
-        If its energy, `joules`, is given, it updates the power used for later estimates.
+        If its energy apart from exchanges, `joules`, is given, it updates the power of later estimates.
         """
         if joules is not None and seconds > 0.0:
             self._work_j += joules - self._work_j / _AVERAGED
@@ -115,8 +115,12 @@ class LocalEndpoint:
         self._probes.record_answer(self.curve, self._is_in_doubt, known_n, now_s, self._least_s(last_n))
         return is_new
 
-    def set_wait(self, wait_s: float, now_s: float) -> bool:
-        """Set the current wait of an input; return whether predecessors may have to be informed."""
+    def set_wait(self, wait_s: float, now_s: float, tail_j: float = 0.0) -> bool:
+        """Set the current wait of an input, and the joules of radios' tails that exchanges now would add.
+
+        Returns whether predecessors may have to be informed.
+        """
+        self._tail_j = tail_j
         if wait_s != self.wait_s:
             self._usual_wait.set(wait_s, now_s)
             self.wait_s = wait_s

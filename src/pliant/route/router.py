@@ -265,13 +265,13 @@ class Router:
             self._mark_changed()
         self._next_due_s = min(self._next_due_s, here.probe_at_s)
 
-    def set_wait(self, wait_s: float, now_s: float, endpoint: str = LOCAL) -> None:
-        """Set the time that an input arriving now would wait before its work here starts.
+    def set_wait(self, wait_s: float, now_s: float, endpoint: str = LOCAL, tail_j: float = 0.0) -> None:
+        """Set an input's wait before its work here starts, and the `tail_j` that it would add (`Candidate`).
 
         The next choice here, answers and pings use it as it is. Broadcasts carry the average of the last
         `wait_memory_s`: otherwise all predecessors at once would alternately fill and empty a queue.
         """
-        if self._here[endpoint].set_wait(wait_s, now_s):
+        if self._here[endpoint].set_wait(wait_s, now_s, tail_j):
             self._is_checked = False
 
     # -- predecessors

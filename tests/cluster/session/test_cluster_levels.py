@@ -17,6 +17,7 @@ from pliant.cluster.net.key import new_key
 from pliant.cluster.session.cluster_levels import (
     AnswerDelays,
     ClusterLevels,
+    levels_by,
     pick_level,
     submodels,
     times_of_parts,
@@ -268,6 +269,10 @@ def test_a_submodel_is_predicted_for_long_inputs_where_there_is_memory_for_it(fr
     if free_bytes < 1 << 20:
         assert not found
         return
+    levels = levels_by(cast(Any, whole), None, [cast(Any, part)], plans, solve, prior)
+    of_part, of_whole = levels.planned
+    assert of_whole is plans
+    assert of_part[8].program == solve(8, part).program, "each level keeps its plans, for its bytes"
     (curve,) = found.values()
     assert curve.at(8) == pytest.approx(solve(8, part).seconds)
     assert curve.at(512) / prior.at(512) == pytest.approx(curve.at(8) / prior.at(8))

@@ -15,10 +15,11 @@ from pliant.run.session.text_feeds import AnswerArrays
 from pliant.serve.node.peers import MOST_UPSTREAMS
 from pliant.serve.node.routed_session import RoutedSession
 from pliant.serve.node.routing import Routing
+from pliant.serve.upstream.upstreams import Upstreams
 from tests.serve.models import Upper, texts
 from tests.serve.node.test_peers import Led
 from tests.serve.nodes import PATIENCE_S, fixed, running
-from tests.serve.test_routing import HONEST, LATE
+from tests.serve.test_routing import HONEST, LATE, until
 
 UNUSED = "http://127.0.0.1:9"
 
@@ -50,14 +51,15 @@ def answer_of(session: RoutedSession, text: str) -> str:
 
 
 def test_an_upstream_that_a_session_adds_is_used_and_one_that_it_removes_is_not() -> None:
-    """At once: the call that adds one waits for its first contact. Both may be repeated."""
+    """Nobody opens the model again, and both calls may be repeated."""
     with running(Upper(mark="@up"), name="up", **fixed(*HONEST)) as up, below() as session:
         assert session.list_peers().upstreams == ()
         assert answer_of(session, "x") == "X@end"
         for _ in range(2):
-            (known,) = session.change_peers(add=[up.url + "/"]).upstreams
-            assert (known.url, known.node, known.state, known.is_found) == (up.url, "up", "ready", False)
-        assert session.list_peers().upstreams[0].url == up.url
+            assert [one.url for one in session.change_peers(add=[up.url + "/"]).upstreams] == [up.url]
+        until(lambda: session.list_peers().upstreams[0].state == "ready")
+        (known,) = session.list_peers().upstreams
+        assert (known.url, known.node, known.reason, known.is_found) == (up.url, "up", None, False)
         assert answer_of(session, "x") == "X@up"
         for _ in range(2):
             assert session.change_peers(remove=(up.url,)).upstreams == ()
@@ -66,12 +68,27 @@ def test_an_upstream_that_a_session_adds_is_used_and_one_that_it_removes_is_not(
 
 
 def test_an_upstream_that_does_not_answer_is_listed_with_the_reason() -> None:
-    """The call returns in a bounded time, and requests are answered here."""
+    """Requests are answered here meanwhile."""
     with below() as session:
-        (known,) = session.change_peers(add={UNUSED}).upstreams
-        assert (known.url, known.state) == (UNUSED, "down")
-        assert known.reason is not None
+        assert [one.url for one in session.change_peers(add={UNUSED}).upstreams] == [UNUSED]
+        until(lambda: session.list_peers().upstreams[0].state == "down")
+        assert session.list_peers().upstreams[0].reason is not None
         assert answer_of(session, "x") == "X@end"
+
+
+def test_a_call_that_adds_an_upstream_waits_for_the_first_contact(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that the next request can use it, and the list says whether it answers; other calls do not wait."""
+    waited = []
+
+    async def first_contacts(upstreams: Upstreams, most_s: float = 0.0) -> None:
+        waited.append(upstreams)
+
+    with below() as session:
+        monkeypatch.setattr(Upstreams, "first_contacts", first_contacts)
+        session.change_peers(remove=[UNUSED])
+        assert not waited
+        session.change_peers(add=[UNUSED])
+        assert len(waited) == 1
 
 
 @pytest.mark.parametrize(

@@ -22,10 +22,11 @@ from pliant.models.onnx.onnx_text import OnnxText, open_onnx_text
 from pliant.plan.precision import TOLERANCE, ComputePrecision
 from pliant.plan.submodel.plan_options import Depths
 from pliant.quantities import parse_bytes
+from pliant.route.choice.energy import RadioModel
 from pliant.run.process_memory import MemoryBudget, Reservation
 from pliant.run.session.session import Session
 from pliant.serve.answers.samples import sample_requests
-from pliant.serve.node.power import read_energy
+from pliant.serve.node.power import read_energy, read_radio
 from pliant.serve.repository.model_entry import FIRST_VERSION, ModelEndpoints, ModelEntry, ModelKey, OpenModel
 
 _LOG = logging.getLogger("pliant.serve")
@@ -67,6 +68,8 @@ class ModelArguments:
     workers: int | None = None
     power: str | None = None
     worker_power: tuple[str, ...] = ()
+    cluster_radio: str | None = None
+    worker_radio: tuple[str, ...] = ()
     key: Path | None = None
     announce: bool = False
     load: bool = True
@@ -98,6 +101,7 @@ class ModelArguments:
     def resolve_model(self) -> Model:
         """Return the model. Raises InputError for options that it does not have in this configuration."""
         self._watts_by_name()
+        self._radios_by_name()
         model = resolve(self.source)
         if isinstance(model, EncoderModel) and self.cluster is None:
             raise unsupported_error(model, "pliant node without --cluster")
@@ -118,7 +122,8 @@ class ModelArguments:
         if self.compute != "auto":
             refuse_options(model, self, ("tolerance",), "it is for --compute auto")
         if self.cluster is None:
-            refuse_options(model, self, ("workers", "worker_power", "key"), "it is for --cluster")
+            of_cluster = ("workers", "worker_power", "cluster_radio", "worker_radio", "key")
+            refuse_options(model, self, of_cluster, "it is for --cluster")
         return model
 
     def open_sessions(self, memory: MemoryBudget | None, measured: MeasuredBytes) -> OpenModel:
@@ -136,7 +141,9 @@ class ModelArguments:
             shared = None if self.cluster is None else self._of_cluster(model, memory, stack)
             answers = local or shared
             assert answers is not None
-            energy = read_energy(self.power, self._watts_by_name(), answers)
+            radio = None if self.cluster_radio is None else read_radio(self.cluster_radio)
+            radios = radio, self._radios_by_name()
+            energy = read_energy(self.power, self._watts_by_name(), answers, *radios)
             text = _text_reader(model, answers)
             close = stack.pop_all().close
         return OpenModel(answers, shared if local is not None else None, energy, close, text)
@@ -202,14 +209,24 @@ class ModelArguments:
 
     def _watts_by_name(self) -> dict[str, str]:
         """Raises NodeError for a text that is not NAME=WATTS."""
-        if wrong := [text for text in self.worker_power if not text.partition("=")[0] or "=" not in text]:
-            raise NodeError(
-                f"--worker-power {wrong[0]!r:.80} is not NAME=WATTS; name a worker, such as hub=4.5."
-            )
-        return dict(text.rsplit("=", 1) for text in self.worker_power)
+        return _by_name("--worker-power", self.worker_power, "WATTS", "4.5")
+
+    def _radios_by_name(self) -> dict[str, RadioModel]:
+        """Raises NodeError for a text that is not NAME=RADIO, and for an unknown radio."""
+        named = _by_name("--worker-radio", self.worker_radio, "RADIO", "lte")
+        return {name: read_radio(text) for name, text in named.items()}
 
     def _stamp(self) -> Hashable:
         return self.resolve_model().identity
+
+
+def _by_name(option: str, texts: tuple[str, ...], value: str, example: str) -> dict[str, str]:
+    """Return the values of workers by name. Raises NodeError."""
+    if wrong := [text for text in texts if not text.partition("=")[0] or "=" not in text]:
+        raise NodeError(
+            f"{option} {wrong[0]!r:.80} is not NAME={value}; name a worker, such as hub={example}."
+        )
+    return dict(text.rsplit("=", 1) for text in texts)
 
 
 def _text_reader(model: Model, session: Session[Any]) -> OnnxText | None:

@@ -41,8 +41,8 @@ _CHANGING = ("queue", "client_rate", "client_bandwidth", *_TERMS)
 _COMMON = ("threads", "dilate", "power")
 """Options of a node that apply to each of several models."""
 _OF_ONE = (
-    *("model_name", "cluster", "workers", "worker_power", "key", "preload", "depths", "weights"),
-    *("compute", "tolerance", "announce", "discover"),
+    *("model_name", "cluster", "workers", "worker_power", "cluster_radio", "worker_radio", "key", "preload"),
+    *("depths", "weights", "compute", "tolerance", "announce", "discover"),
 )
 """Options of a node that several models cannot share."""
 _NOT_IN_FILE = ("model", "config", "model_name", "named")
@@ -74,7 +74,7 @@ _PARSERS: Mapping[str, Callable[[Any], object]] = {
     "weights": parse_weights,
     "objective": parse_objective,
     "power": check_power,
-    "radio": read_radio,
+    **dict.fromkeys(("radio", "cluster_radio"), read_radio),
 }
 """Parsers of the options of a node, which raise PliantError for a wrong value."""
 _PARSERS_OF_MODEL: Mapping[str, Callable[[Any], object]] = {
@@ -145,7 +145,8 @@ def model_entries(args: "NodeArguments", tables: Sequence[TomlTable]) -> list[Mo
     if _is_one(args, tables):
         own = [f.name for f in fields(ModelArguments) if hasattr(args, f.name) and f.name != "name"]
         common = {name: getattr(args, name) for name in own}
-        common |= {"worker_power": tuple(args.worker_power or ()), "name": args.model_name}
+        common |= {name: tuple(getattr(args, name) or ()) for name in ("worker_power", "worker_radio")}
+        common |= {"name": args.model_name}
         common |= {"memory": None if shares_memory(args) else args.memory}
     entries = [ModelArguments(**common | parse_model(text)).entry(ModelEndpoints()) for text in named]
     for table in tables:

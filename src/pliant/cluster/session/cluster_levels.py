@@ -1,6 +1,6 @@
 """Accuracies that a cluster offers: the whole model's, and those of submodels on its weights (STI 3)."""
 
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from math import prod
 from statistics import median
@@ -123,8 +123,8 @@ class ClusterLevels:
     """Levels whose times follow the whole model's, each by its predicted ratio to it.
 
     `whole_s` and `times` are predictions by length, of the whole model and of its submodels, worst first,
-    by `plans` of the whole one. Levels share observations of the cluster's pace; each learns the error of
-    its own ratio.
+    by `plans` of the whole one. `planned` are each level's plans by length, those of the whole model last.
+    Levels share observations of the cluster's pace; each learns the error of its own ratio.
     """
 
     def __init__(
@@ -134,7 +134,9 @@ class ClusterLevels:
         times: Mapping[Encoder, Curve] = MappingProxyType({}),
         accuracy: MixedBitsAccuracy | None = None,
         plans: Collection[Partition] = (),
+        planned: Sequence[Mapping[int, Prediction]] = (),
     ) -> None:
+        self.planned = planned
         self._prior, self._times = whole_s, tuple(times.values())
         self._accuracies = [accuracy_of(source, accuracy, plans) for source in times]
         self.promised = accuracy_of(whole, accuracy, plans)
@@ -201,7 +203,14 @@ def levels_by(
     """
     used = [solved.partition for solved in plans.values()]
     few = () if any(one.bits for one in used) else parts
-    return ClusterLevels(whole, prior, times_of_parts(whole, plans, few, solve, prior), accuracy, used)
+    own = defaultdict[Encoder, dict[int, Prediction]](dict)
+
+    def solve_part(n: int, part: Encoder) -> Prediction:
+        own[part][n] = solve(n, part)
+        return own[part][n]
+
+    times = times_of_parts(whole, plans, few, solve_part, prior)
+    return ClusterLevels(whole, prior, times, accuracy, used, (*(own[part] for part in times), plans))
 
 
 @final

@@ -79,7 +79,8 @@ class ClusterSession(TextSession[ClusterDetails]):
         )
         self.encoder, self._primary, self._accuracy = encoder, primary, accuracy
         self._submodels = cluster_levels.submodels(encoder, accuracy)
-        self._levels = cluster_levels.ClusterLevels(encoder, Curve(((0, 0.0),)))
+        self.planned_levels = cluster_levels.ClusterLevels(encoder, Curve(((0, 0.0),)))
+        """The levels of the latest plans; another object after each planning."""
         self._promised: float | None = None
         self._tokenizer = encoder.open_tokenizer() if encoder.reads_text else None
         arrays = tuple(replace(port, dims=(1, *(port.dims or ()))) for port in encoder.inputs)
@@ -255,7 +256,7 @@ class ClusterSession(TextSession[ClusterDetails]):
 
     def levels(self) -> tuple[ServiceLevel, ...]:
         """Return the submodels, worst first, and the whole model."""
-        return self._levels.at(super().levels()[-1])
+        return self.planned_levels.at(super().levels()[-1])
 
     def estimate(self, request: Request) -> Estimate:
         """Return the estimate for the level that `answer` would choose now. Raises BudgetError."""
@@ -276,7 +277,7 @@ class ClusterSession(TextSession[ClusterDetails]):
         If plans changed, its time scales the other times until `look_again`.
         """
         self.curve(request.accuracy_floor or 0.0)
-        n, levels = request.length, self._levels  # another thread may replace them meanwhile
+        n, levels = request.length, self.planned_levels  # another thread may replace them meanwhile
         told = levels.at(super().levels()[-1])
         i = len(told) - 1 if self._is_probe else cluster_levels.pick_level(told, request)
         self._used.add(levels.sources[i])
@@ -332,11 +333,11 @@ class ClusterSession(TextSession[ClusterDetails]):
             plans = {n: self._predict(n) for n in near}
             self._prior = cluster_levels.times_of(plans, self._prior, lengths)
             self.expect(self._delays.over(self._prior), self._delays.spread(self._prior.at(self._length)))
-            self._levels = cluster_levels.levels_by(
+            self.planned_levels = cluster_levels.levels_by(
                 self.encoder, self._accuracy, self._submodels, plans, self._predict, self._prior
             )
-            self._promised = self._levels.promised
-            for source in [x for x in self._levels.sources if has_come and x in self._used]:
+            self._promised = self.planned_levels.promised
+            for source in [x for x in self.planned_levels.sources if has_come and x in self._used]:
                 with self._primary.exclusive() as leader:  # new workers load their weights now
                     leader.planner.begin(source, self._length, ())
             self._workers = usable

@@ -46,8 +46,9 @@ class Candidate:
     An answer takes `fixed_s` + `per_item_s` * n + curve(n) seconds: queueing, or round trip and bytes,
     besides the time spent answering (eq. 4). The first two vary: 95 % of ways take less than `way_bound`
     times that. This device spends `fixed_j` + `per_item_j` * n joules on it, and `watts` for the seconds that
-    it takes, except the first `free_s` (eq. 8; eq. 9 with E_tx0 and P_tx). `crowding` describes the requests
-    that depend on the endpoint; None without any.
+    it takes, except the first `free_s` (eq. 8; eq. 9 with E_tx0 and P_tx). Where the devices of a cluster
+    exchange by radio, a level's `exchange_j` is added, and `tail_j` for waking the radios and their tails.
+    `crowding` describes the requests that depend on the endpoint; None without any.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Candidate:
     way_bound: float = 1.0
     free_s: float = 0.0
     crowding: Crowding | None = None
+    tail_j: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.levels:
@@ -78,9 +80,12 @@ class Candidate:
         """Return the seconds until the most accurate answer to an input of length n arrives."""
         return self.fixed_s + self.per_item_s * n + self.best.curve.at(n)
 
-    def joules(self, n: int, seconds: float) -> float:
-        """Return this device's energy for an input of length n that takes `seconds`."""
-        return self.fixed_j + self.per_item_j * n + self.watts * max(seconds - self.free_s, 0.0)
+    def joules(self, n: int, seconds: float, level: ServiceLevel | None = None) -> float:
+        """Return the energy for an input of length n that takes `seconds` at `level`, by default the best."""
+        joules = self.fixed_j + self.per_item_j * n + self.watts * max(seconds - self.free_s, 0.0)
+        exchange = (level or self.best).exchange_j
+        exchanged_j = 0.0 if exchange is None else exchange.at(n)
+        return joules + exchanged_j + self.tail_j if exchanged_j else joules
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +283,7 @@ def _allowed(
                             late, least = (c, level), order
                     continue
             top = max(top, quality)
-            found.append(_InTime(quality, _cost(n, c, seconds, objective), c, level))
+            found.append(_InTime(quality, _cost(n, c, level, seconds, objective), c, level))
             if is_free:
                 break
     return found, late
@@ -309,7 +314,7 @@ def _fewest_late(
                 continue
             late = 0.0 if bound_s <= deadline_s else 1.0 - chance(seconds, bound_s, deadline_s)
             late += 0.0 if c.crowding is None else c.crowding.expected_late(c.fixed_s, work_s)
-            found.append((late, level.quality, _cost(n, c, seconds, objective), c, level))
+            found.append((late, level.quality, _cost(n, c, level, seconds, objective), c, level))
     if not found:
         return None
     most_late = min(late for late, *_ in found) + _ALIKE_LOST
@@ -333,8 +338,8 @@ def _option(
         level,
         seconds,
         bound_s,
-        c.joules(n, seconds),
-        _cost(n, c, seconds, objective),
+        c.joules(n, seconds, level),
+        _cost(n, c, level, seconds, objective),
         "deadline" if is_late else None,
     )
 
@@ -350,10 +355,10 @@ def _bound_s(n: int, c: Candidate, level: ServiceLevel, way_s: float, seconds: f
     return max(seconds, way_s * c.way_bound + level.bound_curve.at(n))
 
 
-def _cost(n: int, c: Candidate, seconds: float, objective: Objective) -> float:
+def _cost(n: int, c: Candidate, level: ServiceLevel, seconds: float, objective: Objective) -> float:
     if not objective.per_joule:
         return objective.per_second * seconds
-    return objective.per_second * seconds + objective.per_joule * c.joules(n, seconds)
+    return objective.per_second * seconds + objective.per_joule * c.joules(n, seconds, level)
 
 
 def _late(best: Option, terms: Terms) -> str:

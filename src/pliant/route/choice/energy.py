@@ -70,7 +70,8 @@ class RadioModel:
 class DeviceWork:
     """One device's work for an answer: it computes for `busy_s`, and sends and receives bytes.
 
-    A device without `power` or `radio` runs on mains, or is connected by cable: that part counts as 0.
+    Its radio is on for `away_s`: from the begin of its first exchange to the end of its last. A device
+    without `power` or `radio` runs on mains, or is connected by cable: that part counts as 0.
     """
 
     busy_s: float
@@ -78,13 +79,22 @@ class DeviceWork:
     sent_bytes: float = 0.0
     received_bytes: float = 0.0
     radio: RadioModel | None = None
+    away_s: float = 0.0
+
+    @property
+    def timed_j(self) -> float:
+        """The energy above idle while it computes (eq. 8), and of its radio while on (P_tx of eq. 9)."""
+        computed_j = 0.0 if self.power is None else self.power.compute_W * self.busy_s
+        return computed_j + (0.0 if self.radio is None else self.radio.waiting_W * self.away_s)
+
+    @property
+    def transfer_j(self) -> float:
+        """The energy of its own bytes (E_tx0 of eq. 9)."""
+        return 0.0 if self.radio is None else self.radio.transfer_j(self.sent_bytes, self.received_bytes)
 
     def joules(self) -> float:
-        """The energy above idle while it computes (eq. 8), plus that of its own bytes (E_tx0 of eq. 9)."""
-        computed_j = 0.0 if self.power is None else self.power.compute_W * self.busy_s
-        if self.radio is None:
-            return computed_j
-        return computed_j + self.radio.transfer_j(self.sent_bytes, self.received_bytes)
+        """Both together: eq. 8 and 9, without waking and tail."""
+        return self.timed_j + self.transfer_j
 
 
 def cluster_joules(works: Iterable[DeviceWork]) -> float:
@@ -105,9 +115,13 @@ def local_candidate(
     watts: float,
     name: str = LOCAL,
     crowding: Crowding | None = None,
+    tail_j: float = 0.0,
 ) -> Candidate:
-    """Return this device by eq. 8: `watts` above idle while it computes, not while it waits."""
-    return Candidate(name, levels, wait_s, watts=watts, free_s=wait_s, crowding=crowding)
+    """Return this device by eq. 8: `watts` above idle while it computes, not while it waits.
+
+    `tail_j` is for a cluster whose devices exchange by radio, as in `Candidate`.
+    """
+    return Candidate(name, levels, wait_s, watts=watts, free_s=wait_s, crowding=crowding, tail_j=tail_j)
 
 
 def remote_candidate(

@@ -1,4 +1,4 @@
-"""The energy of this device's radio over time, and each exchange's share of it."""
+"""The energy of radios over time: this device's to its upstreams, and those of a cluster's devices."""
 
 from dataclasses import replace
 from typing import final
@@ -57,3 +57,25 @@ class RadioUse:
         if self._n:
             self._each_j += self.model.waiting_W * (now_s - self._at_s) / self._n
         self._at_s = now_s
+
+
+@final
+class RadioTail:
+    """Waking and tail of a radio whose exchanges follow one another: those of a cluster's device, run by run.
+
+    `add` must not be called concurrently.
+    """
+
+    def __init__(self, model: RadioModel) -> None:
+        self.model = model
+        self._ended_s = float("-inf")
+
+    def joules(self, now_s: float) -> float:
+        """Return the energy of waking and tail that exchanges from now on would add."""
+        return self.model.tail_j(max(now_s - self._ended_s, 0.0))
+
+    def add(self, began_s: float, ended_s: float) -> float:
+        """Record a run's exchanges, from the first to the last, and return what they added."""
+        joules = self.joules(began_s)
+        self._ended_s = max(self._ended_s, ended_s)
+        return joules

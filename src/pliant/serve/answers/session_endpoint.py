@@ -17,7 +17,7 @@ from pliant.route.choice.choose_endpoint import LOCAL
 from pliant.route.router import Router
 from pliant.run.session.session import Session
 from pliant.serve.answers.admission import Admission
-from pliant.serve.answers.answer_energy import AnswerEnergy
+from pliant.serve.answers.answer_energy import AnswerEnergy, PlannedExchanges, PlannedSession
 from pliant.serve.answers.metrics import Metrics
 from pliant.serve.answers.samples import sample_requests
 from pliant.serve.answers.work_item import WorkResult, WorkStart
@@ -58,6 +58,7 @@ class SessionEndpoint:
         self.times, self.times_beside = BatchTimes(), BatchTimes()
         self._served, self._router, self._admission = served, router, admission
         self._offered: tuple[ServiceLevel, ...] | None = None
+        self._exchanges = PlannedExchanges()
         self._metrics, self._on_refit, self.clock = metrics, on_refit, clock
         self._probing: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
@@ -103,7 +104,7 @@ class SessionEndpoint:
         levels = self._served.levels()
         if self._offered is not levels:
             is_first, self._offered = self._offered is None, levels
-            self._router.offer(levels, self.name)
+            self._router.offer(self._with_exchanges(levels), self.name)
             if not is_first:
                 self._metrics.refits.inc()
                 self._on_refit()
@@ -111,7 +112,7 @@ class SessionEndpoint:
         if pending is not None and pending.due_s is not None and wait_s:
             with suppress(PliantError):  # the router reports infeasible terms
                 wait_s = self._admission.wait_s(self._queue_entry(pending))
-        self._router.set_wait(wait_s, now_s, self.name)
+        self._router.set_wait(wait_s, now_s, self.name, self._exchanges.tail_j(now_s))
         if may_look and self._may_change and now_s - self._looked_s > _LOOK_S and self._admission.is_idle:
             self._looked_s = now_s
             self._looking = asyncio.get_running_loop().create_task(self._look())
@@ -182,6 +183,14 @@ class SessionEndpoint:
             return self._compute(pending)
         except PliantError as error:
             return error
+
+    def _with_exchanges(self, levels: tuple[ServiceLevel, ...]) -> tuple[ServiceLevel, ...]:
+        """The levels with the joules of exchanges, if they are those of a cluster."""
+        if isinstance(self._served, PlannedSession):
+            planned = self._served.planned_levels.planned
+            if planned is not self._exchanges.planned:
+                self._exchanges = self.energy.plan_exchanges(planned)
+        return self._exchanges.add_to(levels)
 
     def _queue_entry(self, pending: PendingRequest) -> QueuedRequest:
         """The request as the batch planner sees it."""
@@ -302,7 +311,8 @@ class SessionEndpoint:
     def _report_time(self, n: int, reply: Reply[Any], spent_s: float, may_look: bool = True) -> None:
         """Report the time of a full answer to the router, scaled from this one."""
         share = 1.0 if reply.whole_s is None or not reply.seconds else reply.whole_s / reply.seconds
-        joules = None if reply.energy_j is None else reply.energy_j * share
+        timed_j = self.energy.timed_j(reply)
+        joules = None if timed_j is None else timed_j * share
         self._router.record_local_answer(n, spent_s * share, self.clock(), self.name, joules)
         self.offer(may_look=may_look)
 

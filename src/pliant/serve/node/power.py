@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from itertools import cycle, islice
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -13,6 +14,7 @@ from pliant.errors import NodeError, RouteError
 from pliant.ir.endpoint import Request
 from pliant.profile.energy_meter import EnergyMeter, find_meters
 from pliant.route.choice.energy import LTE, PowerModel, RadioModel
+from pliant.route.choice.radio_use import RadioTail
 from pliant.run.session.session import Session
 from pliant.serve.answers.answer_energy import AnswerEnergy
 from pliant.serve.answers.samples import sample_requests
@@ -48,18 +50,30 @@ def _read_watts(text: str, device: str) -> PowerModel:
 
 
 def read_energy(
-    power: PowerModel | str | None, workers: Mapping[str, str], served: Session[Any]
+    power: PowerModel | str | None,
+    workers: Mapping[str, str],
+    served: Session[Any],
+    radio: RadioModel | str | None = None,
+    worker_radios: Mapping[str, RadioModel | str] = MappingProxyType({}),
 ) -> AnswerEnergy:
     """Build the energy accounting from this device's `power`, and the watts of its `workers` by name.
 
-    With `measure`, the machine's counters are also read for each answer. Raises NodeError.
+    `radio` and `worker_radios` are those by which this device and workers exchange activations. With
+    `measure`, the machine's counters are also read for each answer. Raises NodeError.
     """
     if isinstance(power, str):
         meters = find_meters() if power == MEASURE else ()
         power = read_power(power, served)
     else:
         meters = ()
-    return AnswerEnergy(power, meters, {name: _read_watts(watts, name) for name, watts in workers.items()})
+    watts = {name: _read_watts(text, name) for name, text in workers.items()}
+    tails = {name: RadioTail(as_radio(one)) for name, one in worker_radios.items()}
+    return AnswerEnergy(power, meters, watts, None if radio is None else RadioTail(as_radio(radio)), tails)
+
+
+def as_radio(radio: RadioModel | str) -> RadioModel:
+    """A radio model, or the one that a text names. Raises NodeError."""
+    return read_radio(radio) if isinstance(radio, str) else radio
 
 
 def read_radio(text: str) -> RadioModel:

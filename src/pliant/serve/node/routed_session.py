@@ -29,7 +29,7 @@ from pliant.serve.answers.explain_choice import Explanation
 from pliant.serve.answers.routed_request import RoutedAnswer, RoutedRequest
 from pliant.serve.node.loop_thread import LoopThread
 from pliant.serve.node.peers import PeerList, change_peers, list_peers, read_changes
-from pliant.serve.node.power import read_energy, read_radio
+from pliant.serve.node.power import as_radio, read_energy
 from pliant.serve.node.routing import RoutedDetails, Routing
 from pliant.serve.node.start_node import NodeOptions, cancel_and_wait, connect_node, make_node
 from pliant.serve.protocol.client_messages import read_answer, write_request
@@ -75,7 +75,8 @@ class RoutedSession(Session[RoutedDetails]):
         if usual.per_joule and routing.power is None:
             raise InputError("an objective of joules needs the power of this device: add `power`.")
         local.levels()  # plans are made before the first request
-        energy = read_energy(routing.power, routing.worker_power, local)
+        radios = routing.cluster_radio, routing.worker_radio
+        energy = read_energy(routing.power, routing.worker_power, local, *radios)
         options = NodeOptions(
             name=routing.name or f"session-{secrets.token_hex(4)}",
             upstreams=tuple(upstreams),
@@ -86,7 +87,7 @@ class RoutedSession(Session[RoutedDetails]):
             terms=terms,
             objective=usual,
             energy=energy,
-            radio=read_radio(routing.radio) if isinstance(routing.radio, str) else routing.radio,
+            radio=None if routing.radio is None else as_radio(routing.radio),
             routing=routing.settings,
         )
         self._node = make_node(options, local, cluster)

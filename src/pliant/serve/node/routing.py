@@ -18,6 +18,8 @@ class Routing:
     `objective` may be text: "time", "energy", or "mix:0.3", which is 0.7 seconds + 0.3 joules.
     `token` is one of the upstreams' peer tokens. Joules of this device count by `power` (a model, watts as
     text, or "measure"), those of cluster workers by their watts, and those of sending by `radio` (or "lte").
+    `cluster_radio` and `worker_radio` are the radios by which this device and its cluster's workers exchange
+    activations, if not by cable.
     With `discover`, announced nodes (`pliant node --announce`) become upstreams: those that prove the
     `token`, or without a token those of this machine. `settings` replace the default router settings; joules
     then count by theirs.
@@ -30,6 +32,8 @@ class Routing:
     power: PowerModel | str | None = None
     radio: RadioModel | str | None = None
     worker_power: Mapping[str, str] = field(default_factory=dict)
+    cluster_radio: RadioModel | str | None = None
+    worker_radio: Mapping[str, RadioModel | str] = field(default_factory=dict)
     discover: bool = False
     settings: RouterSettings | None = None
 
