@@ -133,7 +133,8 @@ def test_workers_of_a_sessions_cluster_are_listed_removed_and_taken_back() -> No
 
 def test_no_request_is_lost_while_a_thread_adds_and_removes_peers() -> None:
     """Eight threads ask, one adds and removes two upstreams and a worker in a loop, another lists them."""
-    local, cluster, is_over = Reads(mark="@end"), Led("hub"), threading.Event()
+    local, cluster = Reads(mark="@end"), Led("hub")
+    is_over, is_above = threading.Event(), threading.Event()
     with (
         running(Upper(mark="@a"), name="a", **fixed(*HONEST)) as a,
         running(Upper(mark="@b"), name="b", **fixed(*HONEST)) as b,
@@ -150,12 +151,16 @@ def test_no_request_is_lost_while_a_thread_adds_and_removes_peers() -> None:
                 assert word == text.upper()
                 np.testing.assert_array_equal(reply.outputs["n"], [len(text)])
                 found[mark] += 1
+                if mark != "end":
+                    is_above.set()
             return found
 
         def change() -> int:
             for i in range(20):
                 added = session.change_peers(add=[a.url, b.url], remove_workers=["hub"])
                 assert {one.url for one in added.upstreams} == {a.url, b.url}
+                if i == 0:
+                    assert is_above.wait(PATIENCE_S), "an upstream answers meanwhile"
                 assert [one.is_usable for one in added.workers] == [False]
                 gone, kept = (a, b) if i % 2 else (b, a)
                 left = session.change_peers(remove=[gone.url], add_workers=["hub"])
