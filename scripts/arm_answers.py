@@ -137,10 +137,10 @@ def keep_profile() -> None:
     """Have `pliant run sst2` find a profile of this device, as measuring it takes minutes under emulation."""
     from pliant.api.open_elastic import open_packed_store
     from pliant.api.resolve import resolve_elastic
-    from pliant.profile.cpu_info import frequency_limit
     from pliant.profile.measure_device import profile_key
     from pliant.profile.profile_cache import profile_path, save_profile
     from pliant.settings import cache_folder, thread_count
+    from pliant.system import frequency_limit
 
     with open_packed_store(resolve_elastic("sst2", "run"), cache_folder(), lambda *_: None) as store:
         about = profile_key(store, thread_count())

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from pliant.cgroup import Cgroup, Controller, Hierarchy, hierarchies
+from pliant.system.linux.control_groups import Cgroup, Controller, Hierarchy, hierarchies
 
 _LIMIT = {1: "memory.limit_in_bytes", 2: "memory.max"}
 _NONE = {1: "-1", 2: "max"}

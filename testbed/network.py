@@ -10,8 +10,7 @@ from signal import SIGCONT, SIGSTOP
 from types import TracebackType
 from typing import IO, final
 
-from pliant.cgroup import Cgroup
-from pliant.profile.system_memory import used_bytes
+from pliant.system.linux.control_groups import Cgroup, used_bytes
 from testbed.commands import BedError, attempt, run, tbf, why_not
 from testbed.groups import (
     end_group,

@@ -16,16 +16,15 @@ import pytest
 import pliant
 from pliant.api.open_cluster import Cluster
 from pliant.api.open_endpoint import open_endpoint
-from pliant.cgroup import Cgroup
 from pliant.cluster.net.key import make_key
 from pliant.errors import InputError
 from pliant.models.hf.checkpoint import open_checkpoint
 from pliant.run.submodel.engine import Engine
-from pliant.settings import cache_folder, config_folder, cpu_quota, physical_cores, thread_count
+from pliant.settings import cache_folder, config_folder, thread_count
 from pliant.store.build import build
 from pliant.store.read import open_store
+from pliant.system.linux.control_groups import Cgroup
 from testbed.groups import find_hierarchy, make_group, remove_group
-from tests.cgroups import proc_in, write_group
 
 SOURCES = Path(pliant.__file__).parent
 CPUS = sorted(os.sched_getaffinity(0))
@@ -47,7 +46,7 @@ def test_the_environment_names_the_cache(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 def test_only_settings_reads_the_environment() -> None:
     """A second place that counts CPUs or finds folders is how caches and threads came to differ."""
-    reads = re.compile(r"\benvironb?\b|getenv|putenv|sched_getaffinity|cpu_count|Path\.home|expanduser")
+    reads = re.compile(r"\benvironb?\b|getenv|putenv|(?<!def )allowed_cpus\(|cpu_count|Path\.home|expanduser")
     found = {path.name for path in SOURCES.rglob("*.py") if reads.search(path.read_text(encoding="utf-8"))}
     assert found == {"settings.py"}
 
@@ -63,48 +62,6 @@ def test_threads_that_are_asked_for_are_had() -> None:
     for unreadable in (1.5, "2"):
         with pytest.raises(InputError, match=f"{unreadable!r} is not a number of threads"):
             thread_count(unreadable)  # type: ignore[arg-type]
-
-
-def test_hardware_threads_of_one_core_count_once(tmp_path: Path) -> None:
-    """Two hardware threads share one set of vector units: a process pinned to both has one core."""
-    for cpu, siblings in enumerate(("0,2", "1,3", "0,2", "1,3")):
-        topology = tmp_path / f"cpu{cpu}" / "topology"
-        topology.mkdir(parents=True)
-        (topology / ("core_cpus_list" if cpu % 2 else "thread_siblings_list")).write_text(f"{siblings}\n")
-    assert physical_cores({0, 1, 2, 3}, tmp_path) == 2
-    assert physical_cores({0, 2}, tmp_path) == 1
-    assert physical_cores({0, 1}, tmp_path) == 2
-    assert physical_cores({7, 8}, tmp_path) == 2  # the system says nothing of these
-
-
-@pytest.mark.parametrize(("version", "files"), [
-    (1, {"cpu__cfs_quota_us": 150_000, "cpu__cfs_period_us": 100_000}),
-    (2, {"cpu__max": "150000 100000"}),
-])  # fmt: skip
-def test_the_least_quota_of_a_group_and_those_around_it_counts(
-    tmp_path: Path, version: int, files: dict[str, object]
-) -> None:
-    """A pod's limit bounds the containers in it, whatever these say."""
-    proc = proc_in(tmp_path, version, "/pod/box", controller="cpu")
-    write_group(tmp_path / "cgroup/pod/box")
-    assert cpu_quota(proc) is None
-    write_group(tmp_path / "cgroup/pod", **files)
-    assert cpu_quota(proc) == 1.5
-
-
-@pytest.mark.parametrize(("version", "files"), [
-    (1, {"cpu__cfs_quota_us": -1, "cpu__cfs_period_us": 100_000}),
-    (1, {"cpu__cfs_quota_us": 50_000}),
-    (2, {"cpu__max": "max 100000"}),
-    (2, {"cpu__max": "damaged"}),
-])  # fmt: skip
-def test_a_group_without_a_quota_bounds_nothing(
-    tmp_path: Path, version: int, files: dict[str, object]
-) -> None:
-    """Version 1 writes -1, version 2 the word max; the root group has no such file at all."""
-    proc = proc_in(tmp_path, version, "/box", controller="cpu")
-    write_group(tmp_path / "cgroup/box", **files)
-    assert cpu_quota(proc) is None
 
 
 @pytest.mark.parametrize(
@@ -125,7 +82,8 @@ from pathlib import Path
 from pliant.api.compile_onnx import compile
 from pliant.api.open_session import open as open_session
 from pliant.run.submodel.plans.submodel_planner import SessionOptions
-from pliant.settings import cpu_quota, thread_count
+from pliant.system import cpu_quota
+from pliant.settings import thread_count
 if sys.argv[1] == "affinity":
     os.sched_setaffinity(0, {int(sys.argv[2])})
 elif sys.argv[1] == "group":

@@ -5,16 +5,13 @@ variable applies to whatever is opened next.
 """
 
 import os
-from collections.abc import Collection
 from numbers import Integral
 from pathlib import Path
 
-from pliant.cgroup import PROC, Cgroup, groups
 from pliant.errors import InputError
+from pliant.system import allowed_cpus, cpu_quota, physical_cores
 
-_CPUS = Path("/sys/devices/system/cpu")
 _MOST_THREADS = 256
-_SIBLINGS = ("core_cpus_list", "thread_siblings_list")  # the second is the name before Linux 5.3
 
 
 def cache_folder(requested: str | os.PathLike[str] | None = None) -> Path:
@@ -80,51 +77,8 @@ def thread_count(requested: int | None = None) -> int:
         if requested > (most := max(_MOST_THREADS, os.cpu_count() or 1)):
             raise InputError(f"{requested} threads are too many; give at most {most}.")
         return requested
-    cores, quota = physical_cores(_allowed_cpus()), cpu_quota()
+    cores, quota = physical_cores(allowed_cpus()), cpu_quota()
     return cores if quota is None else max(1, min(cores, int(quota)))
-
-
-def physical_cores(cpus: Collection[int], sysfs: Path = _CPUS) -> int:
-    """The number of physical cores of the logical `cpus`; hardware threads of one core count once.
-
-    A CPU without topology information counts as a core of its own.
-    """
-    return len({_siblings(sysfs / f"cpu{cpu}" / "topology") or str(cpu) for cpu in cpus})
-
-
-def cpu_quota(proc: Path = PROC) -> float | None:
-    """The smallest CPU quota, in cores, of the process's control groups; None if there is none."""
-    quotas = [quota for group in groups("cpu", proc) if (quota := _quota(group)) is not None]
-    return min(quotas, default=None)
-
-
-def _quota(group: Cgroup) -> float | None:
-    """CPU time per period: `cpu.max` ("150000 100000", "max 100000") in version 2, two files in version 1."""
-    if group.version == 2:
-        words = group.fields("cpu.max")
-    else:
-        words = group.fields("cpu.cfs_quota_us") + group.fields("cpu.cfs_period_us")
-    try:
-        quota_us, period_us = (int(word) for word in words)
-    except ValueError:  # "max", or no such file
-        return None
-    return quota_us / period_us if quota_us > 0 and period_us > 0 else None
-
-
-def _siblings(topology: Path) -> str | None:
-    """The hardware threads of a CPU's core as the system lists them, such as "0,4"."""
-    for name in _SIBLINGS:
-        try:
-            return (topology / name).read_text().strip()
-        except OSError:
-            continue
-    return None
-
-
-def _allowed_cpus() -> Collection[int]:
-    if hasattr(os, "sched_getaffinity"):
-        return os.sched_getaffinity(0)
-    return range(os.cpu_count() or 1)
 
 
 def _user_folder(variable: str, default: str) -> Path:

@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
-from pliant.cgroup import groups
 from pliant.profile.system_memory import free_memory_bytes, memory_bytes
-from tests.cgroups import proc_in, write_group
+from pliant.system import memory_limits
+from pliant.system.linux.control_groups import groups
+from tests.system.linux.cgroups import proc_in, write_group
 
 
 def test_version_2_bounds_the_memory(tmp_path: Path) -> None:
@@ -13,8 +14,8 @@ def test_version_2_bounds_the_memory(tmp_path: Path) -> None:
     stat = "anon 300\ninactive_file 200\nactive_file 150\nfile_mapped 50\nshmem 7"
     own = tmp_path / "cgroup" / "bed" / "desk"
     write_group(own, memory__max=1000, memory__current=700, memory__stat=stat)
-    assert memory_bytes(proc) == 1000
-    assert free_memory_bytes(proc) == 1000 - (700 - (200 + 150 - 50))
+    assert memory_bytes(memory_limits(proc)) == 1000
+    assert free_memory_bytes(memory_limits(proc)) == 1000 - (700 - (200 + 150 - 50))
 
 
 def test_version_1_bounds_the_memory(tmp_path: Path) -> None:
@@ -23,8 +24,8 @@ def test_version_1_bounds_the_memory(tmp_path: Path) -> None:
     stat = "inactive_file 1\ntotal_inactive_file 200\ntotal_active_file 150\ntotal_mapped_file 50"
     own = tmp_path / "cgroup" / "bed" / "desk"
     write_group(own, memory__limit_in_bytes=1000, memory__usage_in_bytes=700, memory__stat=stat)
-    assert memory_bytes(proc) == 1000
-    assert free_memory_bytes(proc) == 600
+    assert memory_bytes(memory_limits(proc)) == 1000
+    assert free_memory_bytes(memory_limits(proc)) == 600
 
 
 def test_the_least_limit_of_a_group_and_those_around_it_counts(tmp_path: Path) -> None:
@@ -34,41 +35,41 @@ def test_the_least_limit_of_a_group_and_those_around_it_counts(tmp_path: Path) -
     write_group(top / "bed" / "desk", memory__max=1000, memory__current=100)
     write_group(top / "bed", memory__max=800, memory__current=750)
     assert [g.path for g in groups("memory", proc)] == [top / "bed" / "desk", top / "bed", top]
-    assert memory_bytes(proc) == 800
-    assert free_memory_bytes(proc) == 50
+    assert memory_bytes(memory_limits(proc)) == 800
+    assert free_memory_bytes(memory_limits(proc)) == 50
 
 
 def test_more_use_than_limit_is_nothing_free(tmp_path: Path) -> None:
     """A limit may fall below what is held; free memory is never negative."""
     proc = proc_in(tmp_path, 2, "/desk")
     write_group(tmp_path / "cgroup" / "desk", memory__max=100, memory__current=170)
-    assert free_memory_bytes(proc) == 0
+    assert free_memory_bytes(memory_limits(proc)) == 0
 
 
 def test_no_limit_is_the_machine(tmp_path: Path) -> None:
     """Version 1 writes a huge number, version 2 the word max, and some systems have no groups at all."""
-    whole = memory_bytes(tmp_path)
+    whole = memory_bytes(memory_limits(tmp_path))
     assert whole > 1 << 20
-    assert 0 < free_memory_bytes(tmp_path) <= whole
+    assert 0 < free_memory_bytes(memory_limits(tmp_path)) <= whole
     (tmp_path / "two").mkdir()
     proc = proc_in(tmp_path / "two", 2, "/")
     write_group(tmp_path / "two" / "cgroup", memory__max="max")
-    assert memory_bytes(proc) == whole
+    assert memory_bytes(memory_limits(proc)) == whole
     (tmp_path / "one").mkdir()
     proc = proc_in(tmp_path / "one", 1, "/")
     write_group(tmp_path / "one" / "cgroup", memory__limit_in_bytes=9223372036854771712)
-    assert memory_bytes(proc) == whole
+    assert memory_bytes(memory_limits(proc)) == whole
 
 
 def test_a_container_that_sees_only_its_part_counts_from_its_top(tmp_path: Path) -> None:
     """Its own path names groups that are not mounted there, or is given from another root."""
     proc = proc_in(tmp_path, 2, "/outside/container", root="/elsewhere")
     write_group(tmp_path / "cgroup", memory__max=1000, memory__current=0)
-    assert memory_bytes(proc) == 1000
+    assert memory_bytes(memory_limits(proc)) == 1000
     (tmp_path / "bound").mkdir()
     proc = proc_in(tmp_path / "bound", 1, "/docker/abc/inner", root="/docker/abc")
     write_group(tmp_path / "bound" / "cgroup" / "inner", memory__limit_in_bytes=500, memory__usage_in_bytes=0)
-    assert memory_bytes(proc) == 500
+    assert memory_bytes(memory_limits(proc)) == 500
 
 
 def test_mounts_without_a_source_and_damaged_lines_are_passed_over(tmp_path: Path) -> None:
@@ -78,7 +79,7 @@ def test_mounts_without_a_source_and_damaged_lines_are_passed_over(tmp_path: Pat
     odd = ("30 1 0:40 / /mnt rw,relatime -  rw", "31 1 0:41 / /mnt rw - tmpfs  rw", "32 1 0:42", "")
     mounts.write_text("\n".join(odd) + "\n" + mounts.read_text() + "33 1 - cgroup2 cgroup rw\n")
     write_group(tmp_path / "cgroup", memory__max=1000, memory__current=0)
-    assert memory_bytes(proc) == 1000
+    assert memory_bytes(memory_limits(proc)) == 1000
 
 
 def test_a_cgroup_mount_without_a_source_counts(tmp_path: Path) -> None:
@@ -87,7 +88,7 @@ def test_a_cgroup_mount_without_a_source_counts(tmp_path: Path) -> None:
     mounts = proc / "mountinfo"
     mounts.write_text(mounts.read_text().replace("- cgroup cgroup rw", "- cgroup  rw"))
     write_group(tmp_path / "cgroup", memory__limit_in_bytes=500, memory__usage_in_bytes=0)
-    assert memory_bytes(proc) == 500
+    assert memory_bytes(memory_limits(proc)) == 500
 
 
 def test_a_mount_of_another_group_limits_nothing(tmp_path: Path) -> None:
@@ -99,4 +100,4 @@ def test_a_mount_of_another_group_limits_nothing(tmp_path: Path) -> None:
         mounts.write_text(text)
         write_group(foreign, memory__max=10, memory__current=0)
         write_group(tmp_path / "cgroup" / "desk", memory__max=1000, memory__current=0)
-        assert memory_bytes(proc) == 1000
+        assert memory_bytes(memory_limits(proc)) == 1000

@@ -23,7 +23,7 @@ from pliant.ir.reply import Reply
 from pliant.models.encoder.encoder_spec import EncoderSpec
 from pliant.plan.split.split_program import layer_segment
 from pliant.plan.split.stage_graphs import weight_bytes
-from pliant.profile.system_memory import used_bytes
+from pliant.system.linux.control_groups import used_bytes
 from testbed import DeviceSpec, rate, why_not
 from testbed.hepti import Bed, open_bed
 from tests.cluster.boundaries import Act, at_boundaries

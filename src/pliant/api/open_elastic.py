@@ -29,7 +29,6 @@ from pliant.models.spec import ModelSpec
 from pliant.plan.plan import Plan
 from pliant.plan.precision import TOLERANCE
 from pliant.plan.submodel.baseline import load_and_execute, preload_model, standard_pipeline
-from pliant.profile.cpu_info import frequency_limit
 from pliant.profile.measure_device import ProfileProgress, measure_device, profile_key
 from pliant.profile.profile_cache import (
     interpolate_profile,
@@ -51,7 +50,7 @@ from pliant.store.coding.quantize import Quantizer
 from pliant.store.file_lock import lock_file
 from pliant.store.manifest import AccuracyTable
 from pliant.store.read import Store, open_store
-from pliant.system import cpu_pressure
+from pliant.system import cpu_pressure, frequency_limit
 
 BaselineName = Literal["load-exec", "stdpl-2", "stdpl-6", "stdpl-32", "preload-6", "preload-32"]
 # Called with what is being done, how much of it is done, and of how much.

@@ -16,13 +16,11 @@ from pliant.ir.program import FULL, SliceRun
 from pliant.kernels.emit.isa import host_isa
 from pliant.models.spec import ModelSpec
 from pliant.models.tokenizer import TokenizedInput, Tokenizer, open_tokenizer
-from pliant.profile.cpu_info import cpu_frequency, cpu_model
 from pliant.profile.disk_fit import fit_disks, timing
-from pliant.profile.disk_name import disk_name
 from pliant.profile.system_memory import memory_bytes
 from pliant.profile.timing_rounds import Clock, TimedFunction, time_in_rounds
 from pliant.store.read import ReadExtent, Store, aligned_buffer
-from pliant.system import waited_s
+from pliant.system import cpu_frequency, cpu_model, disk_name, waited_s
 
 LENGTHS = (16, 32, 64, 128, 256)
 _MIN_REPEATS, _MAX_REPEATS = 7, 60

@@ -6,6 +6,7 @@ import platform
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -81,17 +82,13 @@ _V3, _V4 = "avx2 fma f16c bmi1 bmi2 movbe abm", "avx512f avx512bw avx512cd avx51
     ],
 )
 def test_a_row_needs_every_one_of_its_features(
-    flags: str, expected: Isa, monkeypatch: pytest.MonkeyPatch
+    flags: str, expected: Isa, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A CPU that has AVX2 but not FMA would die of an illegal instruction."""
-
-    class Cpuinfo:
-        @staticmethod
-        def read_text() -> str:
-            return f"processor: 0\nflags\t\t: {flags}\n"
-
+    (tmp_path / "cpuinfo").write_text(f"processor: 0\nflags\t\t: {flags}\n")
+    cpu_flags = system.cpu_flags
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
-    monkeypatch.setattr(system, "CPUINFO", Cpuinfo)
+    monkeypatch.setattr(system, "cpu_flags", lambda: cpu_flags(tmp_path / "cpuinfo"))
     assert host_isa() == expected
 
 

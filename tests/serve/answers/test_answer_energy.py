@@ -11,10 +11,10 @@ from pliant.ir.cost import Span
 from pliant.ir.partition import Partition, Share
 from pliant.ir.program import Compute, Exchange, Program, Segment, Step
 from pliant.ir.reply import Reply
-from pliant.profile.energy_meter import EnergyMeter
 from pliant.route.choice.energy import LTE, PowerModel
 from pliant.serve.answers.answer_energy import AnswerEnergy
 from pliant.serve.node.power import read_energy
+from pliant.system import EnergyMeter
 from tests.serve.models import Upper
 from tests.serve.nodes import Running, asking, fixed, running
 from tests.serve.test_routing import HONEST, LATE, metric, route, target_of, until

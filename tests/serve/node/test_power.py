@@ -9,10 +9,10 @@ import pytest
 
 from pliant.errors import NodeError
 from pliant.ir.endpoint import Request
-from pliant.profile.energy_meter import EnergyMeter
 from pliant.route.choice.energy import LTE, PowerModel
 from pliant.route.choice.objective import ENERGY, TIME, Objective
 from pliant.serve.node.power import measure_power, read_power, read_radio
+from pliant.system import EnergyMeter
 from tests.serve.models import Upper
 from tests.serve.nodes import fixed, running
 from tests.serve.test_routing import HONEST, LATE, answer_of, explained, target_of, until

@@ -3,7 +3,6 @@
 LLVM could do this too, but its library takes 45 MB of resident memory; a kernel takes a few KB.
 """
 
-import ctypes
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -42,7 +41,7 @@ def _map_code(data: bytes) -> dict[str, int]:
             f"a compiled kernel is an ELF object for {linker.machine.name}, and this is {system.machine()}; "
             "empty the kernel cache and try again."
         )
-    externals = {name: _external_address(name) for name in linker.object.undefined_names()}
+    externals = {name: system.c_function(name) for name in linker.object.undefined_names()}
     base = system.reserve_code(linker.n_bytes)
     system.install_code(base, linker.link(base, externals))
     return {name: base + at for name, at in linker.object.defined_symbols().items()}
@@ -91,12 +90,3 @@ class Linker:
                 f"relocation {relocation.kind} of {symbol.name!r} in a compiled kernel is not supported."
             )
         return self.object.offsets[symbol.section] + symbol.value
-
-
-def _external_address(name: str) -> int:
-    """The address of a libc function (LLVM calls memset and memcpy on its own)."""
-    try:
-        function = getattr(ctypes.CDLL(None), name)
-    except AttributeError:
-        raise KernelError(f"a compiled kernel calls {name!r}, which this system's C library lacks.") from None
-    return ctypes.cast(function, ctypes.c_void_p).value or 0

@@ -1,7 +1,6 @@
 """Threads that share the work of kernels, and sleep when idle."""
 
 import ctypes
-import sys
 import threading
 import weakref
 from time import perf_counter
@@ -54,8 +53,6 @@ class ThreadPool:
     ) -> None:
         if n_threads < 1:
             raise KernelError(f"a pool of {n_threads} threads cannot run anything; give at least 1.")
-        if not sys.platform.startswith("linux"):
-            raise KernelError(f"the thread pool parks on Linux futexes, which {sys.platform} lacks.")
         self.n_threads = n_threads
         self._memory = aligned_bytes(ctypes.sizeof(PoolContext) + n_threads * ctypes.sizeof(UnitRange))
         self._memory[:] = 0

@@ -29,9 +29,9 @@ from pliant.ir.graph import Graph
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.kernels.version import generator_version
-from pliant.profile.cpu_info import cpu_model
 from pliant.profile.form_costs import CostFile, FormRun, cost_file, measure
 from pliant.run.graph.array_stage import ExecutableStage, open_image
+from pliant.system import cpu_model
 
 ScheduleKind = Literal["static", "none", "paper", "exact"]
 """`static` puts channels last around convolutions, adds gaps between rows that would map to the same cache

@@ -13,9 +13,9 @@ from pliant.ir.endpoint import ServiceLevel
 from pliant.ir.partition import Partition
 from pliant.ir.program import Compute, Exchange, Program, value
 from pliant.ir.reply import Reply
-from pliant.profile.energy_meter import EnergyMeter
 from pliant.route.choice.energy import DeviceWork, PowerModel, cluster_joules
 from pliant.route.choice.radio_use import RadioTail
+from pliant.system import EnergyMeter
 
 
 @runtime_checkable

@@ -12,12 +12,12 @@ import msgspec
 
 from pliant.errors import NodeError, RouteError
 from pliant.ir.endpoint import Request
-from pliant.profile.energy_meter import EnergyMeter, find_meters
 from pliant.route.choice.energy import LTE, PowerModel, RadioModel
 from pliant.route.choice.radio_use import RadioTail
 from pliant.run.session.session import Session
 from pliant.serve.answers.answer_energy import AnswerEnergy
 from pliant.serve.answers.samples import sample_requests
+from pliant.system import EnergyMeter, find_meters
 
 MEASURE = "measure"
 _RADIOS = {LTE.name: LTE}
@@ -109,8 +109,8 @@ def measure_power(
     """
     if not meters:
         raise NodeError(
-            "this machine has no readable energy counter (RAPL below /sys/class/powercap, often "
-            "for root alone; hwmon); give its watts as a number."
+            "this machine has no readable energy counter (on Linux RAPL, often for root alone, or hwmon); "
+            "give its watts as a number."
         )
 
     def work_on() -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pliant.profile.energy_meter import EnergyMeter, find_meters
+from pliant.system import EnergyMeter, find_meters
 
 
 def counters(root: Path) -> Path:

@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-SYSFS = Path("/sys/class")
+from pliant.system.linux.kernel_files import kernel_number, kernel_text
+
+_SYSFS = Path("/sys/class")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +33,7 @@ class EnergyMeter:
         return max(spent_uj, 0) / 1e6
 
 
-def find_meters(sysfs: Path = SYSFS) -> tuple[EnergyMeter, ...]:
+def find_meters(sysfs: Path = _SYSFS) -> tuple[EnergyMeter, ...]:
     """Return RAPL's packages if readable, else hwmon's counters, which may count the same energy.
 
     Nothing is counted twice: `psys`, which contains the packages, and cores beside their sockets (amd_energy)
@@ -42,29 +44,17 @@ def find_meters(sysfs: Path = SYSFS) -> tuple[EnergyMeter, ...]:
 
 def _rapl(sysfs: Path) -> Iterator[EnergyMeter]:
     for path in sorted(sysfs.glob("powercap/intel-rapl:?/energy_uj")):
-        name = _text(path.with_name("name")) or path.parent.name
+        name = kernel_text(path.with_name("name")) or path.parent.name
         if name != "psys":
-            yield EnergyMeter(name, path, _number(path.with_name("max_energy_range_uj")))
+            yield EnergyMeter(name, path, kernel_number(path.with_name("max_energy_range_uj")))
 
 
 def _hwmon(sysfs: Path) -> Iterator[EnergyMeter]:
     for path in sorted(sysfs.glob("hwmon/*/energy*_input")):
-        label = _text(path.with_name(path.name.replace("_input", "_label")))
+        label = kernel_text(path.with_name(path.name.replace("_input", "_label")))
         if label is None or not label.startswith("Ecore"):
-            yield EnergyMeter(label or _text(path.with_name("name")) or path.parent.name, path)
+            yield EnergyMeter(label or kernel_text(path.with_name("name")) or path.parent.name, path)
 
 
 def _readable(meters: Iterator[EnergyMeter]) -> tuple[EnergyMeter, ...]:
-    return tuple(m for m in meters if _number(m.path) is not None)
-
-
-def _text(path: Path) -> str | None:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return None
-
-
-def _number(path: Path) -> int | None:
-    text = _text(path)
-    return int(text) if text is not None and text.isdigit() else None
+    return tuple(m for m in meters if kernel_number(m.path) is not None)

@@ -1,0 +1,1 @@
+"""The functions of `pliant.system` on Linux, by subject."""
