@@ -17,12 +17,12 @@ from pliant.ir.device import DeviceProfile
 from pliant.ir.dilation import Dilation
 from pliant.ir.reply import Reply
 from pliant.plan.plan import Plan
-from pliant.run.process_memory import peak_rss_bytes
 from pliant.run.submodel.elastic_details import ElasticDetails
 from pliant.run.submodel.elastic_session import ElasticSession
 from pliant.run.submodel.plans.submodel_planner import SessionOptions
 from pliant.run.submodel.submodel_runner import SubmodelRunner
 from pliant.store.read import open_store
+from pliant.system import peak_rss_bytes
 
 SLOW_IO = 3.0
 

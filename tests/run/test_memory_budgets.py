@@ -26,7 +26,7 @@ CHILD = """
 import gc, json, sys
 from tokenizers import Tokenizer
 import pliant
-from pliant.run.memory_use import rss_bytes
+from pliant.system import rss_bytes
 
 source, memory, tokenizer = sys.argv[1:]
 

@@ -3,40 +3,25 @@
 import os
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from pliant.run.pressure import PSI, PressureFlag, PressureWatch
+from pliant.run.pressure import PressureFlag, PressureWatch
+from pliant.system import open_memory_pressure
+from pliant.system.linux.pressure import MEMORY_PSI
 
 HANGS_AFTER_S = 30
 
 
 def test_a_kernel_without_psi_is_not_watched(tmp_path: Path) -> None:
     """No file, no claim: the session then keeps its buffer."""
-    with PressureWatch(lambda: None, psi=tmp_path / "memory") as watch:
+    with PressureWatch(lambda: None, partial(open_memory_pressure, tmp_path / "memory")) as watch:
         assert not watch.is_watching
 
 
-def test_a_refused_trigger_is_not_watched() -> None:
-    """The kernel refuses malformed triggers; that must not raise in the middle of opening a model."""
-    with PressureWatch(lambda: None, trigger=b"nonsense") as watch:
-        assert not watch.is_watching
-
-
-def test_the_trigger_is_one_that_unprivileged_processes_may_set(tmp_path: Path) -> None:
-    """Linux takes windows of 2 s, 4 s and so on from them, up to 10 s, and a threshold within the window."""
-    psi = tmp_path / "memory"
-    psi.touch()
-    with PressureWatch(lambda: None, psi=psi) as watch:
-        assert watch.is_watching
-        kind, threshold_us, window_us = psi.read_bytes().rstrip(b"\0").split()
-    assert kind == b"some"
-    assert int(window_us) in range(2_000_000, 10_000_001, 2_000_000)
-    assert 0 < int(threshold_us) <= int(window_us)
-
-
-@pytest.mark.skipif(not os.access(PSI, os.W_OK), reason="this kernel offers no writable PSI file")
+@pytest.mark.skipif(not os.access(MEMORY_PSI, os.W_OK), reason="this kernel offers no writable PSI file")
 def test_watching_ends_when_closed() -> None:
     """A watch that outlives its session would call into freed memory."""
     before = threading.enumerate()
@@ -53,7 +38,7 @@ def test_watching_ends_though_a_forked_child_lives(tmp_path: Path) -> None:
     """A child holds copies of all pipes: their other end is not seen to close before it exits."""
     os.mkfifo(tmp_path / "memory")  # takes a trigger and never reports anything
     before = threading.enumerate()
-    watch = PressureWatch(lambda: None, psi=tmp_path / "memory")
+    watch = PressureWatch(lambda: None, partial(open_memory_pressure, tmp_path / "memory"))
     (thread,) = set(threading.enumerate()) - set(before)
     read, write = os.pipe()
     child = os.fork()
@@ -83,7 +68,7 @@ def test_pressure_is_told_once_and_a_forked_child_is_told_of_its_own(tmp_path: P
 
     def watch(report: Callable[[], None]) -> PressureWatch:
         reports.append(report)
-        return PressureWatch(report, psi=tmp_path / "memory")
+        return PressureWatch(report, partial(open_memory_pressure, tmp_path / "memory"))
 
     flag = PressureFlag(watch)
     assert not flag.take()
@@ -106,7 +91,9 @@ def test_a_flag_that_is_lost_ends_its_watch(tmp_path: Path) -> None:
     """It holds three files and a thread, and nobody closes the session of a notebook's last cell."""
     os.mkfifo(tmp_path / "memory")  # takes a trigger and never reports anything
     before = threading.enumerate(), len(os.listdir("/proc/self/fd"))
-    flag = PressureFlag(lambda on_pressure: PressureWatch(on_pressure, psi=tmp_path / "memory"))
+    flag = PressureFlag(
+        lambda on_pressure: PressureWatch(on_pressure, partial(open_memory_pressure, tmp_path / "memory"))
+    )
     assert len(threading.enumerate()) == len(before[0]) + 1
     del flag
     assert (threading.enumerate(), len(os.listdir("/proc/self/fd"))) == before

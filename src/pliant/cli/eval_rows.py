@@ -9,9 +9,9 @@ import numpy as np
 from pliant.api.model import Model
 from pliant.cli.shared.text_model import best_class, text_model
 from pliant.ir.reply import Reply
-from pliant.run.process_memory import peak_rss_bytes
 from pliant.run.session.session import Session
 from pliant.run.submodel.elastic_details import ElasticDetails
+from pliant.system import peak_rss_bytes
 
 EvalExample = tuple[str, str | None] | Mapping[str, np.ndarray]
 """A text with its pair or without, or the feeds of an example, with a first dimension of 1."""

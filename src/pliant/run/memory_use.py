@@ -1,25 +1,20 @@
 """The memory that a session adds to its process, predicted and measured.
 
-The measured value counts the resident pages of the session's own arrays (Linux: /proc/self/pagemap). Pages
-mapped from a file, such as a word table, do not count towards the budget: the system reclaims them when
-memory is short, and reads them again.
+The measured value counts the resident pages of the session's own arrays. Pages mapped from a file, such as a
+word table, do not count towards the budget: the system reclaims them when memory is short, and reads them
+again.
 """
 
-import mmap
 from collections.abc import Iterable
 from dataclasses import dataclass
 from html import escape
-from pathlib import Path
 
 import numpy as np
 
 from pliant.ir.text.table_text import table_lines
 from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.quantities import format_bytes
-
-_PAGE = mmap.PAGESIZE
-_PAGEMAP, _STATM = Path("/proc/self/pagemap"), Path("/proc/self/statm")
-_ENTRY_BYTES, _PRESENT = 8, np.uint64(63)
+from pliant.system import is_file_map, resident_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +77,9 @@ class MemoryUse:
 def measure_part(name: str, predicted_bytes: int | None, arrays: Iterable[np.ndarray]) -> MemoryPart:
     """A part made of these arrays, measured now; an array given twice counts once."""
     own = {array.ctypes.data: array for array in arrays}
-    return MemoryPart(name, predicted_bytes, sum(map(resident_bytes, own.values())))
+    return MemoryPart(
+        name, predicted_bytes, sum(resident_bytes(at, array.nbytes) for at, array in own.items())
+    )
 
 
 def scratch_part(pool: ThreadPool) -> MemoryPart:
@@ -92,39 +89,12 @@ def scratch_part(pool: ThreadPool) -> MemoryPart:
     )
 
 
-def resident_bytes(array: np.ndarray) -> int:
-    """Resident bytes of a contiguous array; all of its bytes where the system does not report residency."""
-    start, n_bytes = int(array.ctypes.data), array.nbytes
-    if n_bytes == 0:
-        return 0
-    first, last = start // _PAGE, (start + n_bytes - 1) // _PAGE
-    try:
-        with _PAGEMAP.open("rb", buffering=0) as file:
-            file.seek(first * _ENTRY_BYTES)
-            entries = np.frombuffer(file.read((last - first + 1) * _ENTRY_BYTES), np.uint64)
-    except OSError:
-        return n_bytes
-    if len(entries) < last - first + 1:
-        return n_bytes
-    pages = np.arange(first, last + 1, dtype=np.int64) * _PAGE
-    inside = np.minimum(pages + _PAGE, start + n_bytes) - np.maximum(pages, start)
-    return int(inside[entries >> _PRESENT == 1].sum())
-
-
-def rss_bytes() -> int:
-    """Resident bytes of this process now; 0 where the system does not report them."""
-    try:
-        return int(_STATM.read_text().split()[1]) * _PAGE
-    except OSError:
-        return 0
-
-
 def is_mapped(array: np.ndarray) -> bool:
     """Whether an array lies in a mapped file, whose memory the system can reclaim."""
     base: object = array
     while isinstance(base, np.ndarray | memoryview):
         base = base.base if isinstance(base, np.ndarray) else base.obj
-    return isinstance(base, mmap.mmap)
+    return is_file_map(base)
 
 
 def _shown(n_bytes: int | None) -> str:

@@ -1,34 +1,28 @@
-"""Callbacks on memory pressure, from Linux's pressure stall information."""
+"""Callbacks on memory pressure."""
 
 import os
-import select
 import threading
 import weakref
 from collections.abc import Callable
-from pathlib import Path
 from types import TracebackType
 from typing import final
 
-PSI = Path("/proc/pressure/memory")
-_TRIGGER = b"some 300000 2000000"
-"""Tasks stalled on memory for 0.3 s in 2 s. Since Linux 6.5 unprivileged processes may watch too, with
-windows that are multiples of 2 s (Documentation/accounting/psi.rst).
-"""
+from pliant.system import open_memory_pressure, wait_for_pressure
 
 
 @final
 class PressureWatch:
     """Calls `on_pressure` on a thread of its own each time memory is short; a context manager.
 
-    `is_watching` is False where the kernel offers no PSI (or none to this user); `on_pressure` is then never
-    called. A forked child has to open a watch of its own.
+    `is_watching` is False where the system reports no pressure (or none to this user); `on_pressure` is then
+    never called. A forked child has to open a watch of its own.
     """
 
     def __init__(
-        self, on_pressure: Callable[[], None], *, psi: Path = PSI, trigger: bytes = _TRIGGER
+        self, on_pressure: Callable[[], None], descriptor: Callable[[], int | None] = open_memory_pressure
     ) -> None:
         self._on_pressure = on_pressure
-        self._fd = _open(psi, trigger)
+        self._fd = descriptor()
         self._wake, self._stop = os.pipe()
         self._process = os.getpid()
         self._thread = threading.Thread(target=self._serve, name="pliant-pressure", daemon=True)
@@ -63,13 +57,7 @@ class PressureWatch:
 
     def _serve(self) -> None:
         assert self._fd is not None
-        poll = select.poll()
-        poll.register(self._fd, select.POLLPRI)
-        poll.register(self._wake, select.POLLIN | select.POLLHUP)
-        while True:
-            ready = dict(poll.poll())
-            if self._wake in ready or ready.get(self._fd, 0) & select.POLLERR:
-                return
+        while wait_for_pressure(self._fd, self._wake):
             self._on_pressure()
 
 
@@ -99,16 +87,3 @@ class PressureFlag:
         self._was_short, self._process = threading.Event(), os.getpid()
         self._watch = self._open_watch(self._was_short.set)
         weakref.finalize(self, self._watch.close).atexit = False  # garbage collection ends the watch
-
-
-def _open(psi: Path, trigger: bytes) -> int | None:
-    try:
-        fd = os.open(psi, os.O_RDWR | os.O_NONBLOCK)
-    except OSError:
-        return None
-    try:
-        os.write(fd, trigger + b"\0")
-    except OSError:
-        os.close(fd)
-        return None
-    return fd

@@ -2,23 +2,20 @@
 
 import gc
 import logging
-import resource
 import time
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from types import TracebackType
 from typing import Protocol, final
 
 from pliant.errors import BudgetError, PliantError
-from pliant.kernels.runtime.aligned_memory import trim_heap
 from pliant.kernels.runtime.fork_safe_lock import ForkSafeLock
 from pliant.plan.memory_shares import MemoryDemand, MemoryOption, RequestCount, cost_s, divide
 from pliant.quantities import format_bytes, parse_bytes
+from pliant.system import trim_heap
 
 _LOG = logging.getLogger("pliant.run")
-_STATUS = Path("/proc/self/status")
 
 
 def memory_limit_of(memory: "Memory | None") -> int | None:
@@ -33,11 +30,6 @@ def preload_of(preload: str | int | None, memory: "Memory | None") -> int | None
     if preload is None:
         return 0 if memory is None else None
     return parse_bytes(preload)
-
-
-def peak_rss_bytes() -> int:
-    """The largest resident set this process has had, in bytes."""
-    return _status("VmHWM") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def release_unused() -> None:
@@ -362,12 +354,3 @@ def _held_of(demand: MemoryDemand, share_bytes: int) -> MemoryOption:
 
 Memory = str | int | MemoryBudget
 """A limit of the memory that one session adds to its process, such as "8MB", or a shared budget."""
-
-
-def _status(field: str) -> int:
-    try:
-        text = _STATUS.read_text()
-    except OSError:
-        return 0
-    line = next((row for row in text.splitlines() if row.startswith(field + ":")), None)
-    return int(line.split()[1]) * 1024 if line else 0

@@ -18,7 +18,7 @@ from pliant.ir.program import Program
 from pliant.ir.reply import Reply
 from pliant.models.tokenizer import TokenizedInput, open_tokenizer
 from pliant.plan.plan import NO_TARGET_S
-from pliant.run.process_memory import MemoryBudget, peak_rss_bytes
+from pliant.run.process_memory import MemoryBudget
 from pliant.run.submodel.elastic_details import ElasticDetails
 from pliant.run.submodel.elastic_session import ElasticSession
 from pliant.run.submodel.engine import Engine
@@ -26,6 +26,7 @@ from pliant.run.submodel.pipeline import Pipeline
 from pliant.run.submodel.plans.submodel_planner import SessionOptions as AnyOptions
 from pliant.run.submodel.weight_memory import WeightMemory
 from pliant.store.read import open_store
+from pliant.system import peak_rss_bytes
 from tests.run.conftest import ELASTIC, OpenElastic, paper_profile
 
 TEXT = "the story was not good"

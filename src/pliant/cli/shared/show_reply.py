@@ -12,11 +12,11 @@ from pliant.ir.reply import Reply
 from pliant.ir.text.reply_text import accuracy_text, answer_text, time_text
 from pliant.ir.text.timeline_text import timeline_text
 from pliant.quantities import format_bytes, format_seconds
-from pliant.run.process_memory import peak_rss_bytes
 from pliant.run.session.session import Session
 from pliant.run.session.text_session import TextSession
 from pliant.run.submodel.elastic_details import ElasticDetails
 from pliant.run.trace import compare_table
+from pliant.system import peak_rss_bytes
 
 
 def show_reply(

@@ -16,11 +16,12 @@ from pliant.compiler.executable.kernel_addresses import load_kernels
 from pliant.compiler.executable.stage import StageForm
 from pliant.compiler.rules.rules import lower
 from pliant.ir.graph import Graph
-from pliant.kernels.runtime.aligned_memory import aligned_bytes, trim_heap
+from pliant.kernels.runtime.aligned_memory import aligned_bytes
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.models.encoder.encoder_source import EncoderSource
 from pliant.models.encoder.part_builder import EncoderPart
+from pliant.system import trim_heap
 
 WeightKey = tuple[int, str, str, int]
 """Layer, the part (empty if the name is valid in all parts), name, bytes."""

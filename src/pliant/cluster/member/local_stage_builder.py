@@ -10,13 +10,13 @@ from pliant.cluster.member.run_executor import StageRunner
 from pliant.cluster.member.shard import ModelShards, Shard
 from pliant.ir.capability import Capability
 from pliant.ir.partition import Partition
-from pliant.kernels.runtime.aligned_memory import trim_heap
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.models.encoder.encoder_source import EncoderSource
 from pliant.profile.system_memory import free_memory_bytes
 from pliant.run.emulated_device import EmulatedDevice
-from pliant.run.memory_use import MemoryUse, rss_bytes, scratch_part
+from pliant.run.memory_use import MemoryUse, scratch_part
+from pliant.system import rss_bytes, trim_heap
 
 SPARE_BYTES = 48 << 20
 """Memory kept free beside weights: for reading a layer, for activations, and for other processes. When

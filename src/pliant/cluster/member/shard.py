@@ -22,7 +22,7 @@ from pliant.ir.graph import Graph, TensorType
 from pliant.ir.partition import Partition
 from pliant.ir.port import Port
 from pliant.ir.program import Compute, Exchange
-from pliant.kernels.runtime.aligned_memory import aligned_bytes, trim_heap
+from pliant.kernels.runtime.aligned_memory import aligned_bytes
 from pliant.kernels.runtime.buffer import Buffer
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import ThreadPool
@@ -37,6 +37,7 @@ from pliant.run.memory_use import MemoryPart, measure_part
 from pliant.run.packed_weights import SharedWeights
 from pliant.run.session.feeds import convert_feeds
 from pliant.run.session.ports import shapes_of
+from pliant.system import trim_heap
 
 _MOST_ENDS = 256
 """Maximum number of compiled ends kept, two per length."""

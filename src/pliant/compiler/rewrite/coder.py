@@ -6,8 +6,8 @@ from typing import Protocol, final
 
 import numpy as np
 
-from pliant.kernels.runtime.aligned_memory import trim_heap
 from pliant.store.coding.matrix import CodedMatrix, code_matrix
+from pliant.system import trim_heap
 
 MIN_ROWS, MIN_COLUMNS, MIN_WEIGHTS = 32, 16, 4096
 """The smallest matrix to code: a smaller one fills no group, or has fewer than 64 weights for each of 64

@@ -37,10 +37,3 @@ def address(array: np.ndarray) -> int:
     In numpy's ABI, PyArray_DATA reads the pointer that follows the head of CPython's object.
     """
     return _pointer_at(id(array) + _HEAD_BYTES).value
-
-
-def trim_heap() -> None:
-    """Return freed memory to the system; glibc keeps tens of MB after large temporaries."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # not needed with other C libraries
-    if trim is not None:
-        trim(0)

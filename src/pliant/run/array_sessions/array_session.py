@@ -25,11 +25,12 @@ from pliant.run.batches.feed_batcher import BatchItem, RunFunctions
 from pliant.run.batches.request_batcher import RequestBatcher
 from pliant.run.graph.array_stage import AllTensors, Tensors
 from pliant.run.graph.graph_runner import GraphRunner
-from pliant.run.memory_use import MemoryUse, is_mapped, measure_part, rss_bytes, scratch_part
+from pliant.run.memory_use import MemoryUse, is_mapped, measure_part, scratch_part
 from pliant.run.session.feeds import FeedsLike, convert_feeds
 from pliant.run.session.ports import Feeds, Shapes, describe_session, shapes_of, symbols
 from pliant.run.session.session import Session
 from pliant.run.weight_sizes import GivenArrays, combined
+from pliant.system import rss_bytes
 
 if TYPE_CHECKING:
     from pliant.run.session.call_profile import Profile

@@ -19,7 +19,6 @@ from pliant.ir.dilation import Dilation
 from pliant.ir.endpoint import Request
 from pliant.ir.program import Compute, LinearExtent, Program, Segment, Step, bind
 from pliant.ir.reply import Reply
-from pliant.kernels.runtime.aligned_memory import trim_heap
 from pliant.kernels.runtime.fork_safe_lock import ForkSafeLock
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import ThreadPool
@@ -31,11 +30,12 @@ from pliant.run.array_sessions.operator_calls import operator_calls
 from pliant.run.array_sessions.recurrent_plan import RecurrentPlan
 from pliant.run.array_sessions.recurrent_runner import LEAST_STEPS, RecurrentRunner
 from pliant.run.execute_inline import execute_inline, inline_spans
-from pliant.run.memory_use import MemoryUse, rss_bytes, scratch_part
+from pliant.run.memory_use import MemoryUse, scratch_part
 from pliant.run.process_memory import MemoryBudget
 from pliant.run.session.feeds import FeedsLike
 from pliant.run.session.ports import describe_session
 from pliant.run.session.text_session import TextInput, TextSession
+from pliant.system import rss_bytes, trim_heap
 
 if TYPE_CHECKING:
     from pliant.run.session.call_profile import Profile, TimedRun

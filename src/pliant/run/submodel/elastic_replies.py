@@ -8,9 +8,9 @@ import numpy as np
 
 from pliant.ir.reply import Reply
 from pliant.plan.plan import requested_target
-from pliant.run.process_memory import peak_rss_bytes
 from pliant.run.submodel.elastic_details import ElasticDetails
 from pliant.run.submodel.submodel_runner import SubmodelRunner, TextAnswer
+from pliant.system import peak_rss_bytes
 
 
 @dataclass(frozen=True, slots=True)

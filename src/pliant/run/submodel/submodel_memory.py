@@ -5,11 +5,12 @@ from dataclasses import replace
 from pliant.errors import BudgetError
 from pliant.models.word_table import QuantizedTable
 from pliant.plan.plan import PlanMemory
-from pliant.run.memory_use import MemoryUse, measure_part, rss_bytes, scratch_part
+from pliant.run.memory_use import MemoryUse, measure_part, scratch_part
 from pliant.run.submodel.engine import Engine
 from pliant.run.submodel.plans.memory_split import MemoryOverhead
 from pliant.run.submodel.plans.submodel_planner import SessionOptions
 from pliant.run.submodel.weight_memory import WeightMemory
+from pliant.system import rss_bytes
 
 
 def memory_use(

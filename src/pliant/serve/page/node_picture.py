@@ -12,11 +12,12 @@ from pliant.ir.port import Port
 from pliant.route.choice.choose_endpoint import Option
 from pliant.route.choice.request_terms import Terms
 from pliant.route.upstream.peer_state import PeerState
-from pliant.run.memory_use import MemoryUse, rss_bytes
+from pliant.run.memory_use import MemoryUse
 from pliant.run.process_memory import MemoryShare
 from pliant.run.submodel.elastic_session import ElasticSession
 from pliant.serve.node.serving_node import ServingNode
 from pliant.serve.page.answer_timeline import ClusterSplit, ShardBits, shards_of, split_of
+from pliant.system import rss_bytes
 
 _N_LENGTHS = 24
 """The number of lengths at which curves and choices are shown."""
