@@ -9,7 +9,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
 
-from pliant.store.file_lock import is_at, lock, try_lock
+from pliant.store.file_lock import is_at
+from pliant.system import lock, try_lock
 
 
 @contextmanager

@@ -1,10 +1,11 @@
 """Locks that threads and processes share, also those of other containers, through a common file system."""
 
-import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
+
+from pliant.system import lock
 
 
 @contextmanager
@@ -26,21 +27,6 @@ def lock_file(path: Path) -> Iterator[None]:
     finally:
         path.unlink(missing_ok=True)
         os.close(fd)
-
-
-def lock(fd: int) -> None:
-    """Wait for the lock of an open file or directory, and take it until `fd` is closed, if it has one."""
-    with suppress(OSError):
-        fcntl.flock(fd, fcntl.LOCK_EX)
-
-
-def try_lock(fd: int) -> bool:
-    """Whether the lock was free, and is now taken. False where the file system has no locks."""
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
 
 
 def is_at(fd: int, path: Path) -> bool:

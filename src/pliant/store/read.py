@@ -1,14 +1,11 @@
 """Read runs of shards into the caller's memory, bypassing the page cache, and check each slice.
 
-Opening reads the manifest and the small files; weights are read run by run. `os.preadv` and XXH3 both release
+Opening reads the manifest and the small files; weights are read run by run. Reads and XXH3 both release
 the GIL, so a reading thread does not block the computing thread.
 """
 
-import errno
-import mmap
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -32,12 +29,9 @@ from pliant.store.store_files import (
     open_resident,
     read_checked,
 )
+from pliant.system import drop_cached, has_direct_reads, open_direct, private_memory, read_into
 
 __all__ = ["FULL", "ReadExtent", "ResidentLayer", "SliceRun", "Store", "aligned_buffer", "open_store"]
-
-
-_MADV_WIPEONFORK = 18
-"""<linux/mman.h>; the mmap module has no name for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +70,7 @@ class Store:
         self.embeddings: Embeddings = open_embeddings(path, manifest)
         self.head: HeadWeights = open_head(path, manifest)
         read_checked(path, manifest.file("tokenizer.json"))
-        self.is_direct = _is_direct(path)
+        self.is_direct = has_direct_reads(path)
         self._files: list[int] = []
         try:
             for layer in manifest.layers:
@@ -172,9 +166,9 @@ class Store:
         fd, done = self._files[extent.layer], 0
         try:
             if not self.is_direct:
-                os.posix_fadvise(fd, extent.offset, extent.n_bytes, os.POSIX_FADV_DONTNEED)
+                drop_cached(fd, extent.offset, extent.n_bytes)
             while done < extent.n_bytes:
-                n = os.preadv(fd, [target[done:].data], extent.offset + done)
+                n = read_into(fd, target[done:].data, extent.offset + done)
                 if n == 0:
                     break
                 done += n
@@ -224,13 +218,12 @@ class Store:
         return True
 
     def _open(self, path: Path) -> int:
-        flags = os.O_RDONLY | (os.O_DIRECT if self.is_direct else 0)
         try:
-            return os.open(path, flags)
+            if self.is_direct and (fd := open_direct(path)) is not None:
+                return fd
+            self.is_direct = False
+            return os.open(path, os.O_RDONLY)
         except OSError as error:
-            if error.errno == errno.EINVAL and self.is_direct:
-                self.is_direct = False
-                return os.open(path, os.O_RDONLY)
             raise StoreError(f"{path.name} of {path.parent} cannot be opened: {error.strerror}.") from error
 
 
@@ -252,13 +245,9 @@ def open_store(path: Path) -> Store:
 def aligned_buffer(n_bytes: int) -> UInt8[np.ndarray, " n"]:
     """Zeroed private memory for reads: at least `n_bytes`, in whole blocks, aligned to one.
 
-    A forked child finds zeros in it. With pages shared by parent and child, a direct read in progress could
-    write to the wrong process (open(2), NOTES, O_DIRECT).
+    A forked child finds zeros in it.
     """
-    memory = mmap.mmap(-1, max(BLOCK, _ceil(n_bytes)), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with suppress(OSError):  # Linux before 4.14
-        memory.madvise(_MADV_WIPEONFORK)
-    return np.frombuffer(memory, np.uint8)
+    return np.frombuffer(private_memory(max(BLOCK, _ceil(n_bytes))), np.uint8)
 
 
 def _check_size(store: Path, entry: FileEntry) -> None:
@@ -271,21 +260,6 @@ def _check_size(store: Path, entry: FileEntry) -> None:
             f"{entry.name} of {store} has {n_bytes} bytes, but the manifest says {entry.n_bytes}; "
             "it was cut or changed: build the store again."
         )
-
-
-def _is_direct(path: Path) -> bool:
-    """Whether the file system under `path` supports direct reads, which in-memory file systems do not."""
-    device = os.stat(path).st_dev
-    name = f"{os.major(device)}:{os.minor(device)}"
-    try:
-        mounts = Path("/proc/self/mountinfo").read_text().splitlines()
-    except OSError:
-        return hasattr(os, "O_DIRECT")
-    for line in mounts:
-        fields = line.split()
-        if fields[2] == name:
-            return fields[fields.index("-") + 1] not in ("tmpfs", "ramfs", "rootfs")
-    return hasattr(os, "O_DIRECT")
 
 
 class _ByteSpan(NamedTuple):

@@ -1,6 +1,5 @@
 """Open the store's small files (resident parts, embeddings, head), and verify all files."""
 
-import mmap
 from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import file_digest
@@ -18,6 +17,7 @@ from pliant.models.word_table import QuantizedTable
 from pliant.store.coding.encode_layer import RESIDENT_ARRAYS, ResidentLayer
 from pliant.store.container import read_layout, view
 from pliant.store.manifest import FileEntry, Manifest, identity_of, read_manifest
+from pliant.system import map_file
 
 RESIDENT = "resident.safetensors"
 EMBEDDINGS = "embeddings.safetensors"
@@ -118,7 +118,7 @@ def open_head(store: Path, manifest: Manifest) -> HeadWeights:
 def open_embeddings(store: Path, manifest: Manifest) -> Embeddings:
     """The embeddings: the word table mapped, everything before it in the file read and checked."""
     entry, spec = manifest.file(EMBEDDINGS), manifest.spec
-    data = memoryview(_map(store / entry.name))
+    data = _map(store / entry.name)
     if xxhash.xxh3_64_hexdigest(data[: entry.checked_bytes]) != entry.xxh3:
         raise StoreError(f"{entry.name} of {store} is damaged before its word table; build the store again.")
     tensors = {
@@ -220,9 +220,9 @@ def _take(tensors: _Tensors, file: str, name: str, shape: tuple[int, ...]) -> np
     return array
 
 
-def _map(path: Path) -> mmap.mmap:
+def _map(path: Path) -> memoryview:
     try:
         with path.open("rb") as file:
-            return mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+            return map_file(file.fileno())
     except (OSError, ValueError) as error:
         raise StoreError(f"{path.name} of {path.parent} cannot be mapped: {error}.") from error

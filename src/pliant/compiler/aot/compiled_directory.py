@@ -3,7 +3,6 @@
 Weights are memory-mapped when it is opened; kernels and weights are checked against their hashes.
 """
 
-import mmap
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -19,6 +18,7 @@ from pliant.compiler.executable.encode_image import EncodedProgram, arena_tensor
 from pliant.errors import KernelError, StoreError
 from pliant.kernels.emit.isa import ISAS, is_runnable
 from pliant.kernels.runtime.loader import load
+from pliant.system import map_file
 
 PROGRAM, WEIGHTS = "program.json", "weights.safetensors"
 VERSION = 2
@@ -144,7 +144,7 @@ def _weights(directory: Path, manifest: _Manifest) -> dict[str, np.ndarray]:
                 digest.update(chunk)
             if file.tell() != manifest.weights_bytes or digest.intdigest() != manifest.weights_xxh3:
                 raise StoreError(f"{path} is cut or changed; compile the model again.")
-            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            data = map_file(file.fileno())
     except OSError as error:
         raise StoreError(f"{path} cannot be read: {error.strerror}.") from error
     whole = np.frombuffer(data, np.uint8)

@@ -1,12 +1,12 @@
 """Map the files of an ONNX model and its weights; weight files must lie inside the model's folder."""
 
-import mmap
 import os
 import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
+from pliant import system
 from pliant.errors import ModelError
 
 Stamp = tuple[int, int, int, int]
@@ -23,8 +23,7 @@ class MappedFile:
 
     def drop_pages(self) -> None:
         """Let the system reclaim the pages; they are read again when needed."""
-        if isinstance(self.memory.obj, mmap.mmap):
-            self.memory.obj.madvise(mmap.MADV_DONTNEED)
+        system.drop_pages(self.memory)
 
     def check_same(self) -> None:
         """Raise ModelError if the file was written to since: the mapping would mix both versions.
@@ -111,12 +110,12 @@ def map_file(path: Path) -> MappedFile:
             found = os.fstat(opened)
             if not stat.S_ISREG(found.st_mode):
                 raise ModelError(f"{path} is not a regular file.")
-            memory = mmap.mmap(opened, 0, access=mmap.ACCESS_READ) if found.st_size else b""
+            memory = system.map_file(opened) if found.st_size else memoryview(b"")
         finally:
             os.close(opened)
     except OSError as error:
         raise ModelError(f"{path} cannot be read: {error.strerror or error}.") from error
-    return MappedFile(path, memoryview(memory), _stamp(found))
+    return MappedFile(path, memory, _stamp(found))
 
 
 def _stamp(found: os.stat_result) -> Stamp:
