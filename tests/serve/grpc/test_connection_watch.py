@@ -2,7 +2,6 @@
 
 import socket
 import struct
-import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +16,6 @@ from tests.serve.telemetry.test_grpc_context import infer
 from tests.serve.test_routing import until
 
 pytest.importorskip("grpc", reason="grpcio is not installed")
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="descriptors are found in Linux's /proc")
 FLOOD = "127.0.0.2"
 """Another address of this machine, so that others are not of the address that floods."""
 PART = 60_000

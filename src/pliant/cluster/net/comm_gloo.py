@@ -24,9 +24,10 @@ import numpy as np
 from pliant.cluster.net.comm import NOTE_LIMIT_BYTES, Tag, check_name, check_note, payload_bytes
 from pliant.cluster.net.mailbox import DataMessage, Mailbox
 from pliant.cluster.net.mailbox_comm import MailboxComm
-from pliant.cluster.net.shared_blocks import SharedRegion, shared_file
+from pliant.cluster.net.shared_blocks import SharedRegion
 from pliant.errors import ClusterError, PeerLostError, PeerProtocolError
 from pliant.settings import child_environment
+from pliant.system import shared_memory
 
 _HEAD = struct.Struct("<QqqqH")
 _HEAD_BYTES = 1088  # duplicates gloo_child.HEAD_BYTES: gloo_child cannot be imported without torch
@@ -186,7 +187,7 @@ class _Group:
         self._early_lock = Lock()
         self._pipe, theirs = Pipe()
         region_bytes = 2 * max_message_bytes
-        out_fd, in_fd = shared_file(region_bytes), shared_file(region_bytes)
+        out_fd, in_fd = shared_memory(region_bytes), shared_memory(region_bytes)
         options = {
             "rank": self.ranks[name],
             "n_ranks": len(members),

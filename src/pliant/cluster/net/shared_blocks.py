@@ -1,31 +1,18 @@
 """Shared memory of two processes, allocated in blocks by one of them."""
 
-import mmap
-import os
-import tempfile
 from threading import Condition
 from time import monotonic
+
+from pliant.system import map_shared
 
 _ALIGNMENT = 64
 
 
-def shared_file(n_bytes: int) -> int:
-    """Return a descriptor of `n_bytes` of anonymous memory, freed when no process holds it any more."""
-    if hasattr(os, "memfd_create"):
-        fd = os.memfd_create("pliant")
-    else:
-        with tempfile.TemporaryFile() as file:
-            fd = os.dup(file.fileno())
-    os.ftruncate(fd, n_bytes)  # pages are allocated on first access
-    os.set_inheritable(fd, True)
-    return fd
-
-
 class SharedRegion:
-    """A mapped shared file; only one process may allocate, with `allocate` and `free`."""
+    """Mapped memory of `pliant.system.shared_memory`; only one process may call `allocate` and `free`."""
 
     def __init__(self, fd: int, n_bytes: int) -> None:
-        self.memory = mmap.mmap(fd, n_bytes)
+        self.memory = map_shared(fd, n_bytes)
         self._free = [(0, n_bytes)]  # (offset, size), sorted by offset; adjacent blocks are merged
         self._taken: dict[int, int] = {}
         self._changed = Condition()
@@ -62,4 +49,4 @@ class SharedRegion:
 
     def view(self, offset: int, n_bytes: int) -> memoryview:
         """The bytes of a block."""
-        return memoryview(self.memory)[offset : offset + n_bytes]
+        return self.memory[offset : offset + n_bytes]

@@ -1,16 +1,13 @@
 """Limit the gRPC connections, and the partially received messages, of each address.
 
 The gRPC library neither reports connections nor limits them. They are sockets of this process, so they are
-found among its file descriptors (Linux), and the kernel counts the bytes received on each (tcp(7), TCP_INFO).
+found among its file descriptors, and the system counts the bytes received on each (`pliant.system`).
 To the library, a connection that is shut down here looks as if its client had left.
 """
 
 import asyncio
 import os
 import socket
-import stat
-import struct
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -19,12 +16,9 @@ from typing import Final, final
 from urllib.parse import unquote
 
 from pliant.serve.http.limits import Limits
+from pliant.system import own_sockets, received_bytes
 
-_DESCRIPTORS: Final = "/proc/self/fd"
 _LOOK_S: Final = 0.25
-_RECEIVED = struct.Struct("=Q")
-_RECEIVED_AT: Final = 128
-"""Offset of `tcpi_bytes_received` in `struct tcp_info`, since Linux 4.1."""
 _OVERHEAD_BYTES: Final = 1024
 _OVERHEAD: Final = 1 / 64
 """Allowance for a call's headers and the overhead of frames and TLS records."""
@@ -86,8 +80,6 @@ class GrpcConnections:
 
     async def watch(self) -> None:
         """Check the connections periodically until cancelled."""
-        if sys.platform != "linux":
-            return
         while True:
             self.look()
             await asyncio.sleep(_LOOK_S)
@@ -97,7 +89,7 @@ class GrpcConnections:
 
         A connection with a call in progress does not count as stalled.
         """
-        descriptors = dict(_sockets())
+        descriptors = dict(own_sockets())
         for inode in self._found.keys() - descriptors.keys():
             self._forget(inode)
         self._others &= descriptors.keys()
@@ -125,7 +117,7 @@ class GrpcConnections:
                 new = _Connection(peer, self._early.pop(peer, 0), moved_s=now_s)
                 self._found[inode] = self._by_peer[peer] = new
             one = self._found[inode]
-            received = _received_bytes(sock)
+            received = received_bytes(sock)
         if received != one.received_bytes:
             one.received_bytes, one.moved_s = received, now_s
         one.whole_bytes = min(one.whole_bytes, received)
@@ -170,15 +162,6 @@ def _plain(address: str) -> str:
     return address.removeprefix("::ffff:")
 
 
-def _sockets() -> Iterator[tuple[int, int]]:
-    """(inode, descriptor) of this process's sockets."""
-    for name in os.listdir(_DESCRIPTORS):
-        with suppress(OSError):  # it was closed in the meantime
-            found = os.fstat(int(name))
-            if stat.S_ISSOCK(found.st_mode):
-                yield found.st_ino, int(name)
-
-
 @contextmanager
 def _same(descriptor: int) -> Iterator[socket.socket | None]:
     """A duplicate of a descriptor owned by the gRPC library; None if it was closed in the meantime."""
@@ -203,17 +186,6 @@ def _peer_at(sock: socket.socket | None, port: int) -> _Peer | None:
     except OSError:  # a listening or closed socket
         return None
     return _plain(address), their_port
-
-
-def _received_bytes(sock: socket.socket) -> int:
-    """Bytes received on the connection; 0 if the kernel does not report them."""
-    try:
-        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RECEIVED_AT + _RECEIVED.size)
-    except OSError:
-        return 0
-    if len(info) < _RECEIVED_AT + _RECEIVED.size:
-        return 0
-    return int(_RECEIVED.unpack_from(info, _RECEIVED_AT)[0])
 
 
 def _shut(descriptor: int, port: int) -> None:

@@ -2,10 +2,8 @@
 
 import asyncio
 import contextlib
-import resource
 import signal
 import socket
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import final
@@ -17,6 +15,7 @@ from pliant.errors import NodeError
 from pliant.serve.access.security import ListenAddress
 from pliant.serve.http.connections.http_connection import CurrentTls, OnRefused, protocol_factory
 from pliant.serve.http.limits import Limits
+from pliant.system import allow_descriptors, refuse_connections
 
 BACKLOG = 4096
 """Accept queue of the kernel; further connections are dropped and retried by clients after a second."""
@@ -25,10 +24,6 @@ _ACCEPTED_AT_ONCE = 16
 LINGER_S = 0.2
 """Time for TCP handshakes in progress to complete: they take round trips."""
 _POLL_S = 0.05
-BIND_TO_INTERFACE = 62
-"""SO_BINDTOIFINDEX (Linux 5.1), which the `socket` module does not define."""
-_NO_INTERFACE = 0x7FFFFFFF
-"""An index of no interface: the kernel counts from 1."""
 _TURNS_TO_MAKE = 3
 """Turns of the event loop from an accepted connection to its protocol's `connection_made`."""
 _SPARE_DESCRIPTORS = 256
@@ -166,38 +161,14 @@ class NodeServer(uvicorn.Server):
                 loop.remove_signal_handler(number)
 
 
-def refuse_connections(sock: socket.socket) -> bool:
-    """Make the kernel refuse new connections to a listening socket, while handshakes in progress complete.
-
-    A listening socket bound to an interface only accepts connections on it; bound to an interface that does
-    not exist, it accepts none, and they are refused as at a closed port. A handshake in progress does not
-    look up the listening socket again (Linux: `tcp_v4_rcv`, TCP_NEW_SYN_RECV), so it completes into the
-    queue. Returns False if unsupported: before Linux 5.1, and on other systems.
-    """
-    if sys.platform != "linux":
-        return False
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, BIND_TO_INTERFACE, _NO_INTERFACE)
-    except OSError:
-        return False
-    return True
-
-
 def fit_descriptors(limits: Limits) -> Limits:
     """Reduce `limits` to the process's limit of open files, which is raised if possible.
 
     At the limit of open files the server could accept nothing, not even a health check.
     """
-    needed = limits.n_connections + limits.n_reserved_connections + _SPARE_DESCRIPTORS
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or soft >= needed:
-        return limits
-    wanted = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
-    with contextlib.suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-        soft = wanted
-    room = soft - limits.n_reserved_connections - _SPARE_DESCRIPTORS
-    return replace(limits, n_connections=max(1, min(limits.n_connections, room)))
+    others = limits.n_reserved_connections + _SPARE_DESCRIPTORS
+    room = allow_descriptors(limits.n_connections + others) - others
+    return replace(limits, n_connections=max(1, room))
 
 
 def _accept_queued(sock: socket.socket) -> Iterator[socket.socket]:
