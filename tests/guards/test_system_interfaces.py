@@ -14,7 +14,8 @@ ROOM = Path(__file__).parents[2] / "src" / "pliant"
 _MODULES = {"fcntl", "mmap", "resource", "select", "termios", "pwd", "grp"}
 _OS = re.compile(r"sched_|posix_|p(read|write)|memfd|eventfd|O_DIRECT|O_TMPFILE|nice$|[gs]etpriority|sysconf")
 _SOCKET = re.compile(r"TCP_(?!NODELAY)|SO_(?!REUSEADDR|LINGER)|AF_(NETLINK|PACKET|VSOCK)")
-_PATH = re.compile(r"^/(proc|sys|dev)\b")
+_TEXT = re.compile(r"^/(proc|sys|dev)\b|\bsyscall\b|\bsched_getcpu\b|\bclock_gettime\b")
+"""Files of a kernel, and what generated code calls of one."""
 _LOADERS = {"CDLL", "PyDLL", "pythonapi"}
 
 
@@ -36,7 +37,7 @@ def interfaces(source: str) -> Iterator[str]:
                 yield f"ctypes.{name}"
             case ast.Attribute(value=ast.Name(id="sys"), attr="platform"):
                 yield "sys.platform"
-            case ast.Constant(value=str(text)) if _PATH.match(text):
+            case ast.Constant(value=str(text)) if _TEXT.search(text):
                 yield text
 
 
@@ -60,9 +61,10 @@ def test_interfaces_of_a_system_are_found() -> None:
         "os.sched_getaffinity(0), os.preadv(fd, [], 0), os.O_DIRECT, os.open(path, os.O_RDONLY)\n"
         "ctypes.CDLL(None), ctypes.sizeof(x), sys.platform, sys.argv\n"
         "sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1), socket.TCP_INFO\n"
-        "Path('/proc/self/statm'), Path('/processes'), 'below /proc'\n"
+        "Path('/proc/self/statm'), Path('/processes'), 'below /proc', 'call @syscall(i64 202)'\n"
     )
     assert set(interfaces(source)) == {
         *("mmap", "resource", "fcntl", "pliant.system.linux.files", "os.sched_getaffinity", "os.preadv"),
         *("os.O_DIRECT", "ctypes.CDLL", "sys.platform", "socket.TCP_INFO", "/proc/self/statm"),
+        "call @syscall(i64 202)",
     }

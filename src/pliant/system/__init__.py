@@ -14,8 +14,8 @@ __all__ = [
     "drop_pages", "find_meters", "frequency_limit", "has_direct_reads", "install_code", "is_file_map",
     "lock", "machine", "map_file", "map_shared", "memory_limits", "open_direct", "open_memory_pressure",
     "own_sockets", "peak_rss_bytes", "physical_cores", "private_memory", "read_into", "received_bytes",
-    "refuse_connections", "request_tiles", "reserve_code", "resident_bytes", "rss_bytes",
-    "shared_memory", "trim_heap", "try_lock", "use_one_heap", "wait_for_pressure", "waited_s",
+    "refuse_connections", "request_tiles", "reserve_code", "resident_bytes", "rss_bytes", "shared_memory",
+    "thread_functions", "trim_heap", "try_lock", "use_one_heap", "wait_for_pressure", "waited_s",
 ]  # fmt: skip
 
 if sys.platform == "linux":
@@ -62,6 +62,7 @@ if sys.platform == "linux":
         received_bytes,
         refuse_connections,
     )
+    from pliant.system.linux.thread_code import thread_functions
 else:
     raise KernelError(
         f"pliant runs on Linux, and this is {sys.platform!r}: use a Linux machine, container or virtual "

@@ -13,7 +13,7 @@
 Integers are signed in comparisons and divisions. No operation reassociates; only `fma` contracts.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from pliant.kernels.emit.function import CountedLoop, Function, RepeatLoop
@@ -59,6 +59,10 @@ class Module:
         head = f"define {linkage}{returns} @{name}({signature}) nounwind {attributes} #0 {{"
         self._functions[name] = [head, "entry:", *f.lines, "}"]
 
+    def add(self, functions: Mapping[str, str]) -> None:
+        """Add functions by name, whose definitions or declarations are given as LLVM assembly."""
+        self._functions |= {name: text.splitlines() for name, text in functions.items()}
+
     def text(self) -> str:
         """The module as LLVM assembly."""
         declared = [line for name, line in self._declared.items() if name not in self._functions]
@@ -76,12 +80,11 @@ class Module:
         self._tables[name] = f"{name} = {text}"
         return name
 
-    def declare(self, name: str, returns: str, types: Sequence[str], is_variadic: bool = False) -> None:
+    def declare(self, name: str, returns: str, types: Sequence[str]) -> None:
         """Declare that `name` is defined elsewhere: an intrinsic, a libc function, or a function defined
         later.
         """
-        dots = ", ..." if is_variadic else ""
-        self._declared.setdefault(name, f"declare {returns} @{name}({', '.join(types)}{dots})")
+        self._declared.setdefault(name, f"declare {returns} @{name}({', '.join(types)})")
 
     def _attributes(self) -> str:
         if self.isa.name != "avx512" or self.isa.is_portable:

@@ -29,7 +29,7 @@ class ModuleScope(Protocol):
         """The name of a constant array in read-only memory."""
         ...
 
-    def declare(self, name: str, returns: str, types: Sequence[str], is_variadic: bool = False) -> None:
+    def declare(self, name: str, returns: str, types: Sequence[str]) -> None:
         """Declare a function that is defined elsewhere."""
         ...
 

@@ -16,31 +16,15 @@ A helper that detects this removes that core from its affinity, and then restore
 """
 
 import ctypes
-from dataclasses import dataclass
 
 from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.isa import Isa
 from pliant.kernels.emit.values import Value
+from pliant.system import thread_functions
 
 UNIT_BITS = 28
 _UNIT_MASK = (1 << UNIT_BITS) - 1
 _SPINS_BEFORE_YIELD = 500
-_WAIT_PRIVATE, _WAKE_PRIVATE = 128, 129
-
-
-@dataclass(frozen=True, slots=True)
-class _SystemCalls:
-    """Linux's system call numbers on one architecture."""
-
-    futex: int
-    set_affinity: int
-    get_affinity: int
-
-
-_X86_64, _AARCH64 = _SystemCalls(202, 203, 204), _SystemCalls(98, 122, 123)
-_CLOCK_MONOTONIC = 1
-_CPU_SET_BYTES = 1024 // 8
-_EVERYONE = 0x7FFFFFFF
 
 
 class TableEntry(ctypes.Structure):
@@ -94,7 +78,7 @@ def walker_ir(isa: Isa) -> str:
     the first entry and after each.
     """
     module = Module(isa)
-    module.declare("syscall", "i64", ("i64",), is_variadic=True)
+    module.add(thread_functions(isa.architecture))
     parts = (_write_take, _write_work, _write_wake, _write_share, _write_step_aside)
     for write in (*parts, _write_walk, _write_help, _write_stop):
         write(module)
@@ -107,9 +91,9 @@ def _write_walk(module: Module, is_timed: bool = False) -> None:
     name, more = ("walk_timed", [("times", "ptr")]) if is_timed else ("walk", [])
     with module.function(name, params + more) as f:
         ctx, table, n = f.params[:3]
-        _exchange(f, "cpu", _cpu(f))
+        _exchange(f, "cpu", _current_cpu(f))
         if is_timed:
-            _write_time(f, f.const(0))
+            f.call("write_time", "void", f.params[3])
         with f.each(0, n) as i:
             entry = f.at(table, i * ctypes.sizeof(TableEntry), "i8")
             kernel, args, units, grain = f.fields(entry, TableEntry, "kernel", "args", "n_units", "grain")
@@ -128,7 +112,7 @@ def _write_walk(module: Module, is_timed: bool = False) -> None:
 
                 f.choose(is_shared, shared, alone)
             if is_timed:
-                _write_time(f, i + 1)
+                f.call("write_time", "void", f.at(f.params[3], (i + 1) * 2, "i64"))
         f.ret()
 
 
@@ -161,7 +145,7 @@ def _write_help(module: Module) -> None:
         ctx, index = f.params
         (patience,) = f.fields(ctx, PoolContext, "spins")
         with f.repeat([f.const(0)]) as loop:
-            cpu = _cpu(f)
+            cpu = _current_cpu(f)
             with f.when((cpu >= 0) & _load(f, "cpu", "i32").compare("eq", cpu)):  # -1: not known
                 f.call("step_aside", "void", ctx, cpu)
 
@@ -236,7 +220,7 @@ def _write_wake(module: Module) -> None:
     with module.function("wake", [("ctx", "ptr")], is_exported=False, attributes="noinline cold") as f:
         _exchange(f, "parked", f.const(0, "i32"))
         f.op(f"atomicrmw add {_at(f, 'epoch')}, i32 1 seq_cst", "i32")
-        _futex(f, _WAKE_PRIVATE, f.const(_EVERYONE, "i32"))
+        f.call("wake_all", "void", _at(f, "epoch"))
         f.ret()
 
 
@@ -244,27 +228,13 @@ def _write_step_aside(module: Module) -> None:
     """Leave `cpu`, at least 0, if the process may run elsewhere; tried once per walk."""
     params = [("ctx", "ptr"), ("cpu", "i32")]
     with module.function("step_aside", params, is_exported=False, attributes="noinline cold") as f:
-        cpus = f.op(f"alloca [{_CPU_SET_BYTES} x i8], align 8", "ptr")
         _exchange(f, "cpu", f.const(-1, "i32"))
-        n_bytes = _affinity(f, _system_calls(f).get_affinity, f.const(_CPU_SET_BYTES), cpus)
-        with f.when(n_bytes > 0):
-            mine = f.at(cpus, f.cast("zext", f.params[1] >> 3, "i64"), "i8")
-            allowed = f.load(mine, "i8")
-            bit = f.const(1, "i8") << f.cast("trunc", f.params[1] & 7, "i8")
-            f.store(allowed ^ bit, mine)
-            _affinity(f, _system_calls(f).set_affinity, n_bytes, cpus)
-            f.store(allowed, mine)
-            _affinity(f, _system_calls(f).set_affinity, n_bytes, cpus)
+        f.call("leave_cpu", "void", f.params[1])
         f.ret()
 
 
-def _affinity(f: Function, call: int, n_bytes: Value, cpus: Value) -> Value:
-    """Get or set this thread's affinity; the kernel rejects an empty set, which changes nothing."""
-    return f.op(f"call i64 (i64, ...) @syscall(i64 {call}, i64 0, {n_bytes}, {cpus})", "i64")
-
-
-def _cpu(f: Function) -> Value:
-    cpu = f.call("sched_getcpu", "i32")
+def _current_cpu(f: Function) -> Value:
+    cpu = f.call("current_cpu", "i32")
     assert cpu is not None
     return cpu
 
@@ -275,7 +245,7 @@ def _park(f: Function, index: Value) -> None:
     _exchange(f, "parked", f.const(1, "i32"))
     is_idle = _remaining_units(f, index).compare("eq", 0)
     with f.when(is_idle & _load(f, "stop", "i32").compare("eq", 0)):
-        _futex(f, _WAIT_PRIVATE, epoch)
+        f.call("wait_while", "void", _at(f, "epoch"), epoch)
 
 
 def _wait_until_done(f: Function, units: Value) -> None:
@@ -301,19 +271,6 @@ def _slot(f: Function, owner: Value) -> Value:
 
 def _slot_field(f: Function, slot: Value, name: str) -> Value:
     return f.at(slot, getattr(UnitRange, name).offset, "i8")
-
-
-def _write_time(f: Function, i: Value) -> None:
-    f.call("clock_gettime", "i32", f.const(_CLOCK_MONOTONIC, "i32"), f.at(f.params[3], i * 2, "i64"))
-
-
-def _system_calls(f: Function) -> _SystemCalls:
-    return _AARCH64 if f.isa.architecture == "aarch64" else _X86_64
-
-
-def _futex(f: Function, operation: int, value: Value) -> None:
-    arguments = f"i64 {_system_calls(f).futex}, {_at(f, 'epoch')}, i32 {operation}, {value}, ptr null"
-    f.op(f"call i64 (i64, ...) @syscall({arguments})", "i64")
 
 
 def _at(f: Function, name: str) -> Value:
