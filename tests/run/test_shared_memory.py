@@ -100,6 +100,23 @@ def test_a_fixed_share_has_others_free_what_they_can_do_without() -> None:
     assert budget.free_bytes == 60
 
 
+def test_the_budget_grows_and_shrinks_to_what_answers_need() -> None:
+    """Weights are freed down to the least; below that nothing changes, and the error says what is missing."""
+    budget, every = MemoryBudget(100), list[Pretender]()
+    one, other = Pretender("one", budget, [10, 40, 60], every), Pretender("other", budget, [20, 30], every)
+    assert (one.held_bytes, other.held_bytes) == (60, 30)
+    budget.resize(75)
+    assert (one.held_bytes, other.held_bytes, budget.total_bytes) == (40, 30, 75)
+    budget.resize(30)
+    assert (one.held_bytes, other.held_bytes, budget.free_bytes) == (10, 20, 0)
+    with pytest.raises(BudgetError, match="29 B are less than the models need, 30 B") as refused:
+        budget.resize(29)
+    assert (refused.value.short_bytes, budget.total_bytes) == (1, 30)
+    budget.resize(90)
+    one.ask(60)
+    assert (one.held_bytes, other.held_bytes) == (60, 20)
+
+
 def test_a_session_may_be_dropped_while_the_budget_is_divided() -> None:
     """Garbage is collected at any time, and with it sessions that nobody closed."""
     budget, dropped = MemoryBudget(100), list[Pretender]()

@@ -27,9 +27,8 @@ from pliant.cli.shared.weight_bits import WeightBits
 from pliant.plan.precision import TOLERANCE
 from pliant.quantities import parse_bytes, parse_seconds
 from pliant.run.process_memory import MemoryBudget
-from pliant.serve.access.credentials import TokenFiles
 from pliant.serve.access.rates import parse_rates
-from pliant.serve.access.security import Tls, parse_address, read_tokens
+from pliant.serve.access.security import parse_address, read_tokens
 from pliant.serve.http.connections.arrival_loop import ArrivalLoop
 from pliant.serve.telemetry.log_lines import log_to
 
@@ -280,10 +279,12 @@ def node(args: NodeArguments) -> None:
         model_entries,
         objective_of,
         read_options,
-        reload_models,
         shares_memory,
         terms_of,
+        tls_of,
+        token_files_of,
     )
+    from pliant.cli.shared.reload_node import reload_node
     from pliant.serve.node.node_controls import NodeControls
     from pliant.serve.node.power import read_radio
     from pliant.serve.repository.front_node import FrontNode
@@ -300,8 +301,8 @@ def node(args: NodeArguments) -> None:
         peer_tokens=() if args.peer_token_file is None else read_tokens(args.peer_token_file),
         operator_tokens=() if args.operator_token_file is None else read_tokens(args.operator_token_file),
         callbacks=parse_callbacks(args.peer_network or ()),
-        token_files=TokenFiles(args.token_file, args.peer_token_file, args.operator_token_file),
-        tls=Tls(args.tls_cert, args.tls_key, args.ca, args.client_ca),
+        token_files=token_files_of(args),
+        tls=tls_of(args),
         is_insecure=args.insecure,
         rates=parse_rates(args.client_rate, args.client_bandwidth),
         upstreams=tuple(args.upstream or ()),
@@ -329,7 +330,7 @@ def node(args: NodeArguments) -> None:
 
     def on_controls(controls: NodeControls) -> None:
         if given.config is not None:
-            controls.reloads.add(lambda: reload_models(given, args, controls))
+            controls.reloads.add(lambda: reload_node(given, args, controls))
 
     def on_start(url: str, front: FrontNode, stop: Callable[[], None]) -> None:
         _exempt_from_collection()

@@ -186,6 +186,22 @@ class MemoryBudget:
                 self._apply(self._divided(self._demands(), n_bytes - held), None)
             self.reserve(owner, n_bytes)
 
+    def resize(self, total_bytes: int) -> None:
+        """Change the bytes that all sessions share: they free what is above it, or load what fits now.
+
+        Waits for the answer in progress. Raises BudgetError with the missing bytes, and changes nothing, if
+        the sessions need more for their answers.
+        """
+        with self.turns.lock:
+            self._require_total(total_bytes, self.least_bytes)
+            less_bytes = self.total_bytes - total_bytes
+            if less_bytes > self.free_bytes:
+                self._apply(self._divided(self._demands(), less_bytes), None)
+                self._require_total(total_bytes, total_bytes + less_bytes - self.free_bytes)
+            self.total_bytes = total_bytes
+            if less_bytes < 0:
+                self._rebalance()
+
     def release(self, owner: object) -> None:
         """Free `owner`'s share; a no-op for an owner without one."""
         self._forget(id(owner))
@@ -301,6 +317,14 @@ class MemoryBudget:
                 f"that all models share only {format_bytes(room_bytes)} are free. "
                 "Lower this model's preload buffer or memory, or close another model.",
                 n_bytes - room_bytes,
+            )
+
+    @staticmethod
+    def _require_total(total_bytes: int, needs_bytes: int) -> None:
+        if needs_bytes > total_bytes:
+            raise BudgetError(
+                f"{format_bytes(total_bytes)} are less than the models need, {format_bytes(needs_bytes)}.",
+                needs_bytes - total_bytes,
             )
 
     def _divided(self, demands: Mapping[int, MemoryDemand], withheld_bytes: int = 0) -> dict[int, int]:

@@ -5,13 +5,13 @@ import threading
 from collections import Counter
 from collections.abc import Coroutine, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import httpx
 import pytest
 
 from pliant.errors import ModelError, NodeError
-from pliant.route.choice.objective import TIME
 from pliant.route.choice.request_terms import Terms
 from pliant.run.process_memory import MemoryBudget
 from pliant.serve.repository.model_entry import OpenModel
@@ -105,7 +105,9 @@ def test_no_model_gets_defaults_that_were_refused() -> None:
     first, broken = Shelf("first", n_bytes=60), _Broken("broken", n_bytes=60)
     with serving(first, memory=MemoryBudget(100), terms=Terms(1.0)) as node:
         assert node.controls is not None
-        changing = node.controls.configure([first.entry, broken.entry], Terms(2.0), TIME)
+        entries = (first.entry, broken.entry)
+        config = replace(node.controls.config, entries=entries, terms=Terms(2.0))
+        changing = node.controls.apply(config)
         with pytest.raises(ModelError, match="broken"):
             start(node, changing).result(PATIENCE_S)
         assert len(first.opened) == 2

@@ -2,13 +2,13 @@
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import httpx
 import pytest
 
 from pliant.errors import InputError, ModelError, NodeError
-from pliant.route.choice.objective import TIME
 from pliant.route.choice.request_terms import Terms
 from pliant.run.process_memory import MemoryBudget
 from pliant.serve.repository.model_entry import ModelEntry
@@ -117,7 +117,8 @@ def test_a_found_model_that_never_reaches_a_new_floor_keeps_the_old_defaults() -
     """It stays when others are replaced, and would refuse every request."""
     with finding([Shelf("late")], terms=Terms(1.0)) as node:
         assert node.controls is not None
-        changing = node.controls.configure([], Terms(accuracy_floor=0.5), TIME)
+        config = replace(node.controls.config, entries=(), terms=Terms(accuracy_floor=0.5))
+        changing = node.controls.apply(config)
         with pytest.raises(NodeError, match=r"no request could have an accuracy floor of 0\.5"):
             start(node, changing).result(PATIENCE_S)
         assert [one.terms for one in node.controls.repository.nodes] == [Terms(1.0)]

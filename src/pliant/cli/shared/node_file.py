@@ -72,6 +72,15 @@ def read_node_file(path: Path, node: FileOptions, model: FileOptions, check: Mod
     return NodeFile(_named(found), tuple(_named(table) for table in tables))
 
 
+def option_lines(path: Path) -> dict[str, int]:
+    """The line of each option of the node in the file, by the name of its field; empty if it is gone."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return {}
+    return {_field(key): line for (at, key), line in _lines(text) if at == 0 and key}
+
+
 def _named(table: Mapping[str, Any]) -> dict[str, Any]:
     return {_field(key): _secret(value) for key, value in table.items()}
 

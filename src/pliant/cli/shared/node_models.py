@@ -1,6 +1,5 @@
-"""The models of `pliant node` from its command line and file, and their reload on SIGHUP."""
+"""The models of `pliant node` from its command line and file."""
 
-import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,9 +18,9 @@ from pliant.route.choice.objective import Objective, parse_objective
 from pliant.route.choice.request_terms import Terms
 from pliant.route.curve_advert import check_node_name
 from pliant.secret_sources import secret_path
+from pliant.serve.access.credentials import TokenFiles
 from pliant.serve.access.rates import parse_rates
-from pliant.serve.access.security import parse_address
-from pliant.serve.node.node_controls import NodeControls
+from pliant.serve.access.security import Tls, parse_address
 from pliant.serve.node.power import check_power, read_radio
 from pliant.serve.repository.model_entry import ModelEndpoints, ModelEntry, ModelKey, distinct
 from pliant.serve.repository.model_folder import models_in
@@ -33,11 +32,10 @@ if TYPE_CHECKING:
     from pliant.cli.node import NodeArguments
 
 _LOG = logging.getLogger("pliant.serve")
-_TERMS = ("latency", "accuracy_floor", "best_effort", "objective")
-_ENDPOINTS = ("upstream", "discover", "announce", *_TERMS)
+TERMS = ("latency", "accuracy_floor", "best_effort", "objective")
+"""Options that are defaults of requests."""
+_ENDPOINTS = ("upstream", "discover", "announce", *TERMS)
 """Options of a node that a model in its file may override."""
-_CHANGING = ("queue", "client_rate", "client_bandwidth", *_TERMS)
-"""Options of a node that may change while it runs."""
 _COMMON = ("threads", "dilate", "power")
 """Options of a node that apply to each of several models."""
 _OF_ONE = (
@@ -176,6 +174,16 @@ def objective_of(args: "NodeArguments") -> Objective:
     return objective
 
 
+def token_files_of(args: "NodeArguments") -> TokenFiles:
+    """Return the token files of each role."""
+    return TokenFiles(args.token_file, args.peer_token_file, args.operator_token_file)
+
+
+def tls_of(args: "NodeArguments") -> Tls:
+    """Return the certificates and authorities. Raises NodeError for a certificate without a key."""
+    return Tls(args.tls_cert, args.tls_key, args.ca, args.client_ca)
+
+
 def shares_memory(args: "NodeArguments") -> bool:
     """Whether `--memory` limits several models together, including those that may come later."""
     return args.config is not None or args.models is not None or len(args.model or ()) > 1
@@ -222,28 +230,6 @@ def found_models(args: "NodeArguments") -> Callable[[], Sequence[ModelEntry]]:
         return found
 
     return find
-
-
-async def reload_models(given: "NodeArguments", running: "NodeArguments", controls: NodeControls) -> None:
-    """Read the file again and apply its models, limits of clients and defaults of requests; raises nothing.
-
-    A file with a mistake, or with a change of an option that is fixed while the node runs, changes nothing;
-    the log gives the reason.
-    """
-    try:
-        args, tables = await asyncio.to_thread(read_options, given)  # which may download models
-        others = [f.name for f in fields(args) if getattr(args, f.name) != getattr(running, f.name)]
-        if fixed := [name for name in others if name not in _CHANGING]:
-            names = ", ".join(name.replace("_", "-") for name in fixed)
-            raise InputError(f"{names} cannot change while the node runs: restart it, or undo the change.")
-        rates = parse_rates(args.client_rate, args.client_bandwidth)
-        entries = await asyncio.to_thread(model_entries, args, tables)
-        await controls.configure(entries, terms_of(args), objective_of(args))
-        controls.limit(args.queue, rates)
-    except PliantError as error:
-        _LOG.error("models and limits are unchanged: %s", error)
-        return
-    _LOG.warning("%s was read again", given.config)
 
 
 def _endpoints(table: TomlTable) -> ModelEndpoints:

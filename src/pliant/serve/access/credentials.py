@@ -32,9 +32,15 @@ class TokenFiles:
 
 
 @dataclass(frozen=True, slots=True)
-class _CredentialSet:
-    """Credentials that were read together; they are replaced all at once or not at all."""
+class CredentialSet:
+    """Credentials that were read from `files` and `tls` together, and are replaced all at once or not at all.
 
+    `stamps` change with the files.
+    """
+
+    files: TokenFiles
+    tls: Tls
+    stamps: tuple[object, ...]
     tokens: AccessTokens
     server_tls: ssl.SSLContext | None
     client_tls: ssl.SSLContext
@@ -58,10 +64,19 @@ class Credentials:
     """
 
     def __init__(self, tokens: AccessTokens, files: TokenFiles, tls: Tls) -> None:
-        self._files, self._tls = files, tls
-        self._now = _CredentialSet(tokens, tls.server(), tls.client(), _read_key_pair(tls))
-        self._seen = self._stamps()
+        self._now = _read(files, tls, lambda: tokens)
+        self._seen = self._now.stamps
         self.on_change: list[Callable[[], None]] = []
+
+    @property
+    def files(self) -> TokenFiles:
+        """The token files that are read."""
+        return self._now.files
+
+    @property
+    def tls(self) -> Tls:
+        """The certificates and authorities that are read."""
+        return self._now.tls
 
     @property
     def tokens(self) -> AccessTokens:
@@ -84,42 +99,42 @@ class Credentials:
     async def reload(self) -> None:
         """Read all files now. Errors are logged, not raised."""
         try:
-            self._now = await asyncio.to_thread(self._read)
+            found = await self.read(self._now.files, self._now.tls)
         except NodeError as error:
             _LOG.error("tokens and certificates were not reloaded: %s", error)
             return
+        self.use(found)
         _LOG.warning("tokens and certificates were reloaded")
+
+    async def read(self, files: TokenFiles, tls: Tls) -> CredentialSet:
+        """Read these files for `use`; roles without a file keep their tokens. Raises NodeError."""
+        return await asyncio.to_thread(_read, files, tls, lambda: files.read(self._now.tokens))
+
+    def use(self, found: CredentialSet) -> None:
+        """Accept and present these from now on; open connections keep theirs."""
+        self._now, self._seen = found, found.stamps
         for changed in self.on_change:
             changed()
 
     async def watch(self) -> None:
         """Reload the files whenever they change, until cancelled."""
-        if not self._paths:
-            return
         last = self._seen
         while True:
             await asyncio.sleep(POLL_S)
-            found = await asyncio.to_thread(self._stamps)
+            paths = _paths(self._now.files, self._now.tls)
+            if not paths:
+                continue
+            found = await asyncio.to_thread(_stamps, paths)
             if found == last and found != self._seen:
                 self._seen = found
                 await self.reload()
             last = found
 
-    def _read(self) -> _CredentialSet:
-        tls = self._tls
-        return _CredentialSet(
-            self._files.read(self._now.tokens), tls.server(), tls.client(), _read_key_pair(tls)
-        )
 
-    @property
-    def _paths(self) -> tuple[Path, ...]:
-        files, tls = self._files, self._tls
-        every = (files.clients, files.peers, files.operators, tls.cert, tls.key, tls.ca, tls.client_ca)
-        return tuple(path for path in every if path is not None)
-
-    def _stamps(self) -> tuple[object, ...]:
-        """Values that change with the files, also when a symbolic link to them changes, as in Kubernetes."""
-        return tuple(_stamps(self._paths))
+def _read(files: TokenFiles, tls: Tls, tokens: Callable[[], AccessTokens]) -> CredentialSet:
+    """Read the certificates, and `tokens`, after the state of all files. Raises NodeError."""
+    stamps = _stamps(_paths(files, tls))
+    return CredentialSet(files, tls, stamps, tokens(), tls.server(), tls.client(), _read_key_pair(tls))
 
 
 def _read_key_pair(tls: Tls) -> PemKeyPair | None:
@@ -132,7 +147,17 @@ def _read_key_pair(tls: Tls) -> PemKeyPair | None:
         raise NodeError(f"{tls.cert} and {tls.key} are not a certificate and its key: {error}.") from error
 
 
-def _stamps(paths: Iterable[Path]) -> Iterable[object]:
+def _paths(files: TokenFiles, tls: Tls) -> tuple[Path, ...]:
+    every = (files.clients, files.peers, files.operators, tls.cert, tls.key, tls.ca, tls.client_ca)
+    return tuple(path for path in every if path is not None)
+
+
+def _stamps(paths: Iterable[Path]) -> tuple[object, ...]:
+    """Values that change with the files, also when a symbolic link to them changes, as in Kubernetes."""
+    return tuple(_stamps_of(paths))
+
+
+def _stamps_of(paths: Iterable[Path]) -> Iterable[object]:
     for path in paths:
         try:
             found = path.stat()

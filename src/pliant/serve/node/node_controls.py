@@ -1,8 +1,7 @@
-"""Controls that change a running node: its models, limits, defaults of requests, and reloads on SIGHUP."""
+"""Controls that change a running node: models, endpoints, limits, credentials; and reloads on SIGHUP."""
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, final
 
 from pliant.errors import BudgetError, NodeError
@@ -10,80 +9,114 @@ from pliant.route.choice.objective import Objective
 from pliant.route.choice.request_terms import Terms
 from pliant.run.session.session import Session
 from pliant.serve.access.access import AccessControl
+from pliant.serve.access.credentials import Credentials, CredentialSet
 from pliant.serve.access.rates import ClientRates
 from pliant.serve.answers.admission import Admission
+from pliant.serve.node.peers import configure_upstreams, upstreams_with
 from pliant.serve.node.reloads import Reloads
+from pliant.serve.repository.live_model import LiveModel
 from pliant.serve.repository.model_entry import ModelEntry
 from pliant.serve.repository.model_repository import ModelRepository
+from pliant.serve.upstream.client import checked_url
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeConfig:
+    """What can change of a node while it runs.
+
+    `terms` and `objective` are the defaults of requests, `upstreams` those of models that name none. `queue`
+    applies to each endpoint, `rates` to each client. `memory_bytes` is the budget of all models; a node has
+    one from its start on, or never.
+    """
+
+    entries: tuple[ModelEntry, ...]
+    terms: Terms
+    objective: Objective
+    upstreams: tuple[str, ...]
+    queue: int
+    rates: ClientRates
+    memory_bytes: int | None
+
+    def upstreams_of(self, entry: ModelEntry) -> tuple[str, ...]:
+        """The configured upstreams of one model."""
+        own = entry.endpoints.upstreams
+        return tuple(map(checked_url, self.upstreams if own is None else own))
 
 
 @final
 @dataclass(slots=True)
 class NodeControls:
-    """The controls of one node, on its event loop.
+    """The controls of one node, on its event loop. `config` also applies to models that are loaded later.
 
-    `queue` applies to each endpoint; `terms` and `objective` are the defaults of requests. All three apply to
-    models that are loaded later, too. With `discovers`, upstreams may come at any time.
+    With `discovers`, upstreams may come at any time.
     """
 
     repository: ModelRepository
-    reloads: Reloads
     access: AccessControl
     admission: Admission
-    queue: int
-    terms: Terms
-    objective: Objective
+    credentials: Credentials
+    config: NodeConfig
     discovers: bool = False
+    reloads: Reloads = field(default_factory=Reloads)
 
-    def limit(self, queue: int, rates: ClientRates) -> None:
-        """Change the queue limit and the rate limits of a client.
+    async def apply(self, config: NodeConfig, credentials: CredentialSet | None = None) -> None:
+        """Change the node to `config`, and to `credentials` if they are given.
 
-        Requests that already wait stay, even beyond a shorter queue; recent use still counts against the
-        rates.
+        Requests that wait or run stay, even beyond a shorter queue; recent use still counts against the
+        rates. The change is atomic: PliantError is raised if a model cannot be loaded or has too little
+        memory or too many upstreams, and NodeError if one that answers alone never reaches its accuracy
+        floor.
         """
-        self.queue = queue
-        self.admission.queue = queue
-        self.access.replace_rates(rates)
-        for node in self.repository.nodes:
-            node.limit_queue(queue)
-
-    async def configure(self, entries: Sequence[ModelEntry], terms: Terms, objective: Objective) -> None:
-        """Replace the models by `entries`, and the defaults of requests.
-
-        The change is atomic: PliantError is raised if a model cannot be loaded, and NodeError if one that
-        answers alone never reaches its accuracy floor.
-        """
-        await self._check_floors(entries, terms)
-        before = self.terms, self.objective
-        self.terms, self.objective = terms, objective
+        await self._check_endpoints(config)
+        before, self.config = self.config, config
         try:
-            await self.repository.configure(entries)
+            await self.repository.configure(config.entries, config.memory_bytes)
         except BaseException:
-            self.terms, self.objective = before
-            self.repository.use_defaults(*before)  # models were loaded again meanwhile
+            self.config = before
+            self._apply_endpoints()  # models were loaded again meanwhile
             raise
-        self.repository.use_defaults(terms, objective)
+        self._apply_endpoints()
+        self._apply_limits()
+        if credentials is not None:
+            self.credentials.use(credentials)
 
-    async def _check_floors(self, entries: Sequence[ModelEntry], terms: Terms) -> None:
-        """Check new floors of the models that stay; others are checked when they are loaded."""
-        known = {entry.key: entry for entry in entries}
+    def _apply_endpoints(self) -> None:
+        config, known = self.config, {entry.key: entry for entry in self.config.entries}
+        self.repository.use_defaults(config.terms, config.objective)
         for live in self.repository.live:
-            node = live.node
+            configure_upstreams(live.node, config.upstreams_of(known.get(live.key, live.entry)))
+
+    def _apply_limits(self) -> None:
+        self.admission.queue = self.config.queue
+        self.access.replace_rates(self.config.rates)
+        for node in self.repository.nodes:
+            node.limit_queue(self.config.queue)
+
+    async def _check_endpoints(self, config: NodeConfig) -> None:
+        """Check new upstreams and floors of the models that stay; others are checked when they are loaded."""
+        known = {entry.key: entry for entry in config.entries}
+        for live in self.repository.live:
             entry = known.get(live.key) or (live.entry if live.key in self.repository.found else None)
             if entry is None:
                 continue
-            floor = entry.endpoints.terms.with_defaults(terms).accuracy_floor
+            upstreams = upstreams_with(live.node, config.upstreams_of(entry))
+            floor = entry.endpoints.terms.with_defaults(config.terms).accuracy_floor
             discovers = entry.endpoints.discovers
-            is_alone = len(node.sessions) == 1 and not node.router.states(node.clock())
-            is_alone = is_alone and not (self.discovers if discovers is None else discovers)
-            if floor is None or floor == node.terms.accuracy_floor or not is_alone:
-                continue
-            live.hold(live.last_used_s)
-            try:
-                if await asyncio.to_thread(live.is_of, entry):
-                    await asyncio.to_thread(plan_for_floor, floor, node.served)
-            finally:
-                live.release(live.last_used_s)
+            is_alone = not upstreams and not (self.discovers if discovers is None else discovers)
+            await self._check_floor(live, entry, floor if is_alone else None)
+
+    async def _check_floor(self, live: LiveModel, entry: ModelEntry, floor: float | None) -> None:
+        """Raise NodeError if a model that answers alone never reaches `floor`; None for no check."""
+        node = live.node
+        was_alone = not node.router.states(node.clock())
+        if floor is None or len(node.sessions) > 1 or (was_alone and floor == node.terms.accuracy_floor):
+            return
+        live.hold(live.last_used_s)
+        try:
+            if await asyncio.to_thread(live.is_of, entry):
+                await asyncio.to_thread(plan_for_floor, floor, node.served)
+        finally:
+            live.release(live.last_used_s)
 
 
 def plan_for_floor(floor: float, served: Session[Any]) -> None:

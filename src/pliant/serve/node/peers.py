@@ -1,6 +1,6 @@
-"""Add and remove upstreams and workers of a running node or session, as `POST /v2/pliant/peers` does."""
+"""Add and remove upstreams and workers of a running node or session: `POST /v2/pliant/peers`, and its file."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from math import isfinite
 
@@ -11,6 +11,7 @@ from pliant.errors import InputError, NodeError
 from pliant.serve.node.serving_node import ServingNode
 from pliant.serve.node.worker_registry import WorkerRegistry
 from pliant.serve.upstream.client import checked_url
+from pliant.serve.upstream.upstreams import Upstreams
 
 PEERS_PATH = "/v2/pliant/peers"
 MOST_UPSTREAMS = 256
@@ -104,21 +105,51 @@ def change_peers(node: ServingNode, changes: PeerChanges) -> PeerList:
     known = {peer.name for peer in node.router.states(node.clock())}
     if both := set(add) & set(remove):
         raise InputError(f"{', '.join(sorted(both))} is both added and removed; give one of them.")
-    if len((known | set(add)) - set(remove)) > MOST_UPSTREAMS:
-        raise InputError(f"a node has {MOST_UPSTREAMS} upstreams at most; remove some first.")
+    _check_count((known | set(add)) - set(remove))
     cluster = _checked_cluster(node, changes)
     for url in remove:
         node.upstreams.discovered.bar(url)
-        node.upstreams.remove(url)
     for url in add:
         node.upstreams.discovered.pin(url)
-        node.upstreams.add(url)
+    _change_upstreams(node.upstreams, add, remove)
     if cluster is not None:
         for name in changes.remove_workers:
             cluster.dismiss(name)
         for name in changes.add_workers:
             cluster.readmit(name)
     return list_peers(node)
+
+
+def upstreams_with(node: ServingNode, configured: Collection[str]) -> frozenset[str]:
+    """The upstreams that the node would have if its options named `configured`. Raises InputError."""
+    known = frozenset(peer.name for peer in node.router.states(node.clock()))
+    if node.upstreams is None:
+        return known
+    added, removed = node.upstreams.discovered.changes(configured)
+    return _check_count((known | added) - removed)
+
+
+def configure_upstreams(node: ServingNode, configured: Collection[str]) -> None:
+    """Use the upstreams that the node's options name now instead of those before.
+
+    Those that an operator added stay, and those that one removed do not come back. Requests go on as for
+    `change_peers`. `upstreams_with` checks the number before.
+    """
+    if node.upstreams is not None:
+        _change_upstreams(node.upstreams, *node.upstreams.discovered.configure(configured))
+
+
+def _change_upstreams(upstreams: Upstreams, add: Iterable[str], remove: Iterable[str]) -> None:
+    for url in remove:
+        upstreams.remove(url)
+    for url in add:
+        upstreams.add(url)
+
+
+def _check_count(urls: frozenset[str] | set[str]) -> frozenset[str]:
+    if len(urls) > MOST_UPSTREAMS:
+        raise InputError(f"a node has {MOST_UPSTREAMS} upstreams at most; remove some first.")
+    return frozenset(urls)
 
 
 def _checked_cluster(node: ServingNode, changes: PeerChanges) -> WorkerRegistry | None:

@@ -55,8 +55,7 @@ from pliant.serve.answers.answer_energy import AnswerEnergy
 from pliant.serve.answers.metrics import Metrics
 from pliant.serve.http.body_reader import BodyReader
 from pliant.serve.http.limits import Limits
-from pliant.serve.node.node_controls import NodeControls, plan_for_floor
-from pliant.serve.node.reloads import Reloads
+from pliant.serve.node.node_controls import NodeConfig, NodeControls, plan_for_floor
 from pliant.serve.page.answer_feed import AnswerFeed
 from pliant.serve.repository.model_entry import (
     FIRST_VERSION,
@@ -73,6 +72,9 @@ from pliant.settings import child_environment
 
 LENGTHS = (1, 64, 8, 512, 32, 4, 128, 16, 256)
 """Lengths of the samples for the first curve; if time is short, only the first ones are used."""
+
+_CHANGING = ("terms", "objective", "upstreams", "queue", "rates")
+"""Options that may change while the node runs, as fields of `NodeConfig`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,18 +200,10 @@ async def serve_models(
             is_local=options.listen.is_loopback and not options.is_insecure,
         )
         credentials.on_change.append(lambda: access.replace_tokens(credentials.tokens))
-        reloads = Reloads()
-        reloads.add(credentials.reload)
-        open_.enter_context(reloads.on_hangup())
 
         async def connect(entry: ModelEntry, opened: OpenModel, stack: AsyncExitStack) -> ConnectedModel:
-            now = replace(
-                options,
-                learn_s=learn_s,
-                queue=controls.queue,
-                terms=controls.terms,
-                objective=controls.objective,
-            )
+            changed = {name: getattr(controls.config, name) for name in _CHANGING}
+            now = replace(options, learn_s=learn_s, **changed)
             own = with_endpoints(now, entry.endpoints)
             shared = admission, memory, credentials, repository.metrics_of(entry.key)
             node, withdraw = await _connect_model(own, entry.key, opened, shared, stack)
@@ -226,8 +220,13 @@ async def serve_models(
         )
         page = [*page_routes(shown), embeddings]
         repository = ModelRepository(entries, ModelLoader(connect, memory), find)
-        defaults = options.queue, options.terms, options.objective, options.discovers
-        controls = NodeControls(repository, reloads, access, admission, *defaults)
+        config = NodeConfig(
+            entries=tuple(entries),
+            memory_bytes=None if memory is None else memory.total_bytes,
+            **{name: getattr(options, name) for name in _CHANGING},
+        )
+        controls = NodeControls(repository, access, admission, credentials, config, options.discovers)
+        open_.enter_context(controls.reloads.on_hangup())
         open_.push_async_callback(repository.close)
         await repository.start()
         paths = RepositoryPaths(repository, bodies, access, options.name or "", version, page, tracer)
@@ -249,6 +248,7 @@ async def serve_models(
         )
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # client errors are counted instead
         on_controls(controls)
+        controls.reloads.add(credentials.reload)  # last, as the files may be others by then
 
         def say_ready() -> None:
             on_start(url, paths.front, server.stop)

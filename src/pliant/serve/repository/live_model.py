@@ -1,9 +1,9 @@
 """A loaded model: its node, its HTTP paths, and the requests that use it."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Hashable
+from collections.abc import Awaitable, Callable, Coroutine, Hashable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 from starlette.types import ASGIApp
@@ -58,10 +58,9 @@ class LiveModel:
     def is_of(self, entry: ModelEntry) -> bool:
         """Whether the model is the one that `entry` would open now, with the same endpoints.
 
-        Reads file states.
+        Other upstreams count as the same: they can be changed while it is loaded. Reads file states.
         """
-        mine = (self.entry.settings, self.entry.endpoints, self.entry.source)
-        return mine == (entry.settings, entry.endpoints, entry.source) and self._stamp == entry.stamp()
+        return _kept(self.entry) == _kept(entry) and self._stamp == entry.stamp()
 
     def hold(self, now_s: float) -> None:
         """A request begins: the model is not closed before `release`."""
@@ -81,3 +80,25 @@ class LiveModel:
         await self.withdraw()
         await self._is_idle.wait()
         await self._stack.aclose()
+
+
+@final
+class ModelLease:
+    """The context of a request that holds its model, which `hold` returns."""
+
+    __slots__ = ("_clock", "_hold", "_live")
+
+    def __init__(self, hold: Callable[[], Awaitable[LiveModel]], clock: Callable[[], float]) -> None:
+        self._hold, self._clock = hold, clock
+
+    async def __aenter__(self) -> LiveModel:
+        self._live = await self._hold()
+        return self._live
+
+    async def __aexit__(self, *error: object) -> None:
+        self._live.release(self._clock())
+
+
+def _kept(entry: ModelEntry) -> Hashable:
+    """What a loaded model cannot change."""
+    return entry.settings, replace(entry.endpoints, upstreams=None), entry.source

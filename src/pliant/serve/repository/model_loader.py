@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack
 from contextvars import Context
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from pliant.quantities import format_bytes
 from pliant.run.process_memory import MemoryBudget
 from pliant.serve.repository.eviction import EvictableModel, choose_evictions
 from pliant.serve.repository.live_model import ConnectedModel, LiveModel
-from pliant.serve.repository.model_entry import ModelEntry, OpenModel
+from pliant.serve.repository.model_entry import ModelEntry, ModelKey, OpenModel
 from pliant.serve.repository.model_slot import EVICTED, ModelSlot, Slots
 
 _LOG = logging.getLogger("pliant.serve")
@@ -53,16 +53,32 @@ class ModelLoader:
                 if error.short_bytes is None or evicted is None:
                     raise
                 victims = self._victims(entry, slots, error.short_bytes, error)
-            for slot in victims:
-                evicted.append(slot)
-                _LOG.info("%s is evicted for %s", slot.key, entry.key)
-                await slot.retire(f"{EVICTED} for {entry.key}: its next request loads it")
+            evicted.extend(victims)
+            await _evict(victims, str(entry.key))
         async with AsyncExitStack() as stack:
             connecting = self.connect(entry, opened, stack)  # its tasks outlive the request that loads it
             connected = await Context().run(asyncio.ensure_future, connecting)
             kept = stack.pop_all()
         freed_bytes = self._needs_bytes - before_bytes
         return LiveModel(entry, connected, kept, stamp, freed_bytes, self.clock(), opened.text)
+
+    async def resize(self, total_bytes: int, slots: Slots) -> None:
+        """Change the shared budget; the least recently used models are evicted until the rest fits.
+
+        Raises BudgetError if it is too small without any model.
+        """
+        assert self.memory is not None
+        while True:
+            try:
+                await asyncio.to_thread(self.memory.resize, total_bytes)
+                return
+            except BudgetError as error:
+                every = _evictable(slot.live for slot in slots.values())
+                if error.short_bytes is None or not every:
+                    raise
+                oldest = min(every, key=lambda one: one.last_used_s)
+                keys = choose_evictions(every, error.short_bytes) or (oldest.key,)
+            await _evict([slots[key] for key in keys], "a smaller memory budget")
 
     @property
     def _needs_bytes(self) -> int:
@@ -72,10 +88,8 @@ class ModelLoader:
         self, entry: ModelEntry, slots: Slots, short_bytes: int, error: BudgetError
     ) -> list[ModelSlot]:
         """Choose models to evict. Raises BudgetError if the others cannot make enough room."""
-        live = [slot.live for slot in slots.values() if slot.live is not None]
-        others = [
-            EvictableModel(one.key, one.floor_bytes, one.last_used_s) for one in live if one.key != entry.key
-        ]
+        live = _evictable(slot.live for slot in slots.values())
+        others = [one for one in live if one.key != entry.key]
         found = choose_evictions(others, short_bytes)
         if found:
             return [slots[key] for key in found]
@@ -85,3 +99,15 @@ class ModelLoader:
             f"{entry.key} needs {format_bytes(short_bytes)} more memory than is free, and evicting all other "
             f"models would free {format_bytes(room)}: start the node with more --memory{itself}. {error}"
         ) from error
+
+
+def _evictable(models: Iterable[LiveModel | None]) -> list[EvictableModel[ModelKey]]:
+    """The loaded models of `models`, with what evicting each frees."""
+    return [EvictableModel(one.key, one.floor_bytes, one.last_used_s) for one in models if one is not None]
+
+
+async def _evict(victims: Iterable[ModelSlot], why: str) -> None:
+    """Close the models after their pending requests; `why` is what they make room for."""
+    for slot in victims:
+        _LOG.info("%s is evicted for %s", slot.key, why)
+        await slot.retire(f"{EVICTED} for {why}: its next request loads it")

@@ -8,12 +8,13 @@ from math import ceil
 from typing import final
 
 from pliant.errors import BudgetError, DeadlineError, NodeError, PliantError
+from pliant.quantities import format_bytes
 from pliant.route.choice.objective import Objective
 from pliant.route.choice.request_terms import Terms
 from pliant.run.process_memory import release_unused
 from pliant.serve.answers.metrics import Metrics
 from pliant.serve.node.serving_node import ServingNode
-from pliant.serve.repository.live_model import LiveModel
+from pliant.serve.repository.live_model import LiveModel, ModelLease
 from pliant.serve.repository.model_entry import ModelEntry, ModelKey, distinct
 from pliant.serve.repository.model_loader import ModelLoader
 from pliant.serve.repository.model_slot import (
@@ -152,14 +153,14 @@ class ModelRepository:
             slot.is_wanted = False  # new requests are refused
         await self._run_exclusively(lambda: for_each(slots, self._unload))
 
-    def lease(self, name: str, version: str | None = None, asked: Terms | None = None) -> "_Lease":
+    def lease(self, name: str, version: str | None = None, asked: Terms | None = None) -> ModelLease:
         """A context that keeps the model loaded for one request; the newest version if none is given.
 
         An evicted model is loaded. If its last loading time exceeds the deadline of `asked`, the request is
         refused at once, and the model is loaded for later requests. Entering raises NodeError: 404 for an
         unknown model, 503 if it is not loaded, or if there is not enough memory or time.
         """
-        return _Lease(self, self._clock, name, version, asked)
+        return ModelLease(lambda: self.hold(name, version, asked), self._clock)
 
     async def hold(self, name: str, version: str | None, asked: Terms | None) -> LiveModel:
         """The loaded model, held until `release`. Raises like `lease`."""
@@ -168,14 +169,17 @@ class ModelRepository:
             self._check_time(slot, asked.with_defaults(slot.terms))
         return await self._hold_slot(slot)
 
-    async def configure(self, entries: Sequence[ModelEntry]) -> None:
+    async def configure(self, entries: Sequence[ModelEntry], memory_bytes: int | None = None) -> None:
         """Replace the models by `entries`: load new and changed ones, unload the others.
 
-        The change is atomic: new models are loaded first; if that fails, PliantError is raised and the
-        previous models stay.
+        `memory_bytes` is the shared memory budget from now on, None for no change. A larger one is there for
+        the new models; for a smaller one, the least recently used models are evicted at the end.
+
+        The change is atomic: new models are loaded first; if that fails, or one of the loaded models alone
+        needs more than `memory_bytes`, PliantError is raised, and the previous models and budget stay.
         """
         wanted = {entry.key: entry for entry in distinct(entries)}
-        await self._run_exclusively(lambda: self._configure(wanted))
+        await self._run_exclusively(lambda: self._configure(wanted, memory_bytes))
 
     def use_defaults(self, terms: Terms, objective: Objective) -> None:
         """Change the default terms and objective of requests for all models."""
@@ -343,8 +347,12 @@ class ModelRepository:
             except PliantError as error:
                 _LOG.warning("%s is loaded on its next request: %s", slot.key, error)
 
-    async def _configure(self, wanted: dict[ModelKey, ModelEntry]) -> None:
+    async def _configure(self, wanted: dict[ModelKey, ModelEntry], memory_bytes: int | None) -> None:
         self._check_open()
+        memory, before_bytes = self._loader.memory, None
+        if memory is not None and memory_bytes is not None and memory_bytes > memory.total_bytes:
+            before_bytes = memory.total_bytes
+            await self._loader.resize(memory_bytes, self._slots)
         made, evicted = dict[ModelKey, LiveModel](), list[ModelSlot]()
         named = set(wanted)
         wanted |= {key: self._slots[key].entry for key in self._found - named if key in self._slots}
@@ -355,9 +363,14 @@ class ModelRepository:
                 is_new = slot is None and entry.is_initial
                 if is_new or (current is not None and not await asyncio.to_thread(current.is_of, entry)):
                     made[key] = await self._loader.load(entry, self._slots, evicted)
+            if memory_bytes is not None:
+                slots = [slot for key, slot in self._slots.items() if key in wanted and key not in made]
+                _check_room(memory_bytes, [*made.values(), *(slot.live for slot in slots)])
         except BaseException:
             for live in made.values():
                 await live.close()
+            if before_bytes is not None:
+                await self._loader.resize(before_bytes, self._slots)
             await self._restore(evicted)
             raise
         self._found -= named
@@ -371,28 +384,16 @@ class ModelRepository:
         for old in replaced:
             if old is not None:
                 await old.close()
+        if memory_bytes is not None:
+            await self._loader.resize(memory_bytes, self._slots)
 
 
-@final
-class _Lease:
-    """The context of a request that holds its model."""
-
-    __slots__ = ("_asked", "_clock", "_live", "_name", "_repository", "_version")
-
-    def __init__(
-        self,
-        repository: ModelRepository,
-        clock: Callable[[], float],
-        name: str,
-        version: str | None,
-        asked: Terms | None,
-    ) -> None:
-        self._repository, self._clock = repository, clock
-        self._name, self._version, self._asked = name, version, asked
-
-    async def __aenter__(self) -> LiveModel:
-        self._live = await self._repository.hold(self._name, self._version, self._asked)
-        return self._live
-
-    async def __aexit__(self, *error: object) -> None:
-        self._live.release(self._clock())
+def _check_room(memory_bytes: int, models: Iterable[LiveModel | None]) -> None:
+    """Raise BudgetError if one of the loaded models alone needs more."""
+    for live in models:
+        if live is not None and live.floor_bytes > memory_bytes:
+            raise BudgetError(
+                f"a memory of {format_bytes(memory_bytes)} is too little for {live.key}, which needs "
+                f"{format_bytes(live.floor_bytes)}: give as much, or leave the model out.",
+                live.floor_bytes - memory_bytes,
+            )

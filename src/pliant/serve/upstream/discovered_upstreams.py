@@ -1,6 +1,6 @@
-"""Discovered upstreams: added when announced, removed when withdrawn and unreachable."""
+"""Where upstreams come from: the node's options, an operator, or announcements, which also end."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Protocol, final
 
 from pliant.route.router import Router
@@ -20,15 +20,22 @@ class UpstreamChanges(Protocol):
 
 @final
 class DiscoveredUpstreams:
-    """Tracks discovered upstreams, not those configured by URL or added by an operator.
+    """Tracks discovered upstreams, and which others an operator added or the node's options name.
 
-    Call on the event loop. Any host can forge the end of an announcement, so a withdrawn upstream is pinged
-    and only removed if it does not answer. An upstream that an operator removed is not accepted again until
-    an operator adds it.
+    Call on the event loop. `configured` are the URLs of the options. Any host can forge the end of an
+    announcement, so a withdrawn upstream is pinged and only removed if it does not answer. An upstream that
+    an operator removed is not accepted again until an operator adds it, or the options newly name it.
     """
 
-    def __init__(self, upstreams: UpstreamChanges, router: Router, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        upstreams: UpstreamChanges,
+        router: Router,
+        clock: Callable[[], float],
+        configured: Collection[str] = (),
+    ) -> None:
         self._upstreams, self._router, self._clock = upstreams, router, clock
+        self._configured, self._pinned = frozenset(configured), set[str]()
         self._found: set[str] = set()
         self._leaving: dict[str, float] = {}
         """For withdrawn upstreams, the delay of the next ping in seconds after their last answer."""
@@ -69,15 +76,33 @@ class DiscoveredUpstreams:
             self._upstreams.remove(url)
 
     def pin(self, url: str) -> None:
-        """An operator adds `url`: announcements no longer affect it."""
-        self._forget(url)
-        self._barred.discard(url)
+        """An operator adds `url`: announcements and the node's options no longer affect it."""
+        self._pinned.add(url)
+        self._use(url)
 
     def bar(self, url: str) -> None:
         """An operator removes `url`."""
         if url in self._found:
             self._barred.add(url)
+        self._pinned.discard(url)
         self._forget(url)
+
+    def changes(self, urls: Collection[str]) -> tuple[frozenset[str], frozenset[str]]:
+        """The upstreams that `configure` adds and removes: never one that an operator added."""
+        wanted = frozenset(urls)
+        return wanted - self._configured, self._configured - wanted - self._pinned
+
+    def configure(self, urls: Collection[str]) -> tuple[frozenset[str], frozenset[str]]:
+        """The options name `urls` from now on; returns the upstreams to add and to remove."""
+        added, removed = self.changes(urls)
+        self._configured = frozenset(urls)
+        for url in added:
+            self._use(url)
+        return added, removed
+
+    def _use(self, url: str) -> None:
+        self._forget(url)
+        self._barred.discard(url)
 
     def _forget(self, url: str) -> None:
         self._found.discard(url)

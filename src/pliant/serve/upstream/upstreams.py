@@ -100,13 +100,13 @@ class Upstreams:
         self._address, self._token, self._probe = address, token, probe
         self._model, self._metrics, self._limits = model, metrics, limits
         self._changed = asyncio.Event()
-        self._under_way: set[asyncio.Task[None]] = set()
+        self._warm, self._under_way = set[str](), set[asyncio.Task[None]]()
         self._broadcasts = Broadcasts(router.predecessors, client, identity, metrics)
-        self._warm: set[str] = set()
         self._states: dict[str, tuple[str, str | None]] = {}
-        self.discovered = DiscoveredUpstreams(self, router, clock)
-        for url in urls:
-            self.add(checked_url(url))
+        configured = tuple(map(checked_url, urls))
+        self.discovered = DiscoveredUpstreams(self, router, clock, configured)
+        for url in configured:
+            self.add(url)
 
     def add(self, url: str) -> None:
         """Add the upstream `url`, unless it exists, and ping it at once."""
