@@ -3,6 +3,7 @@
 import json
 import tracemalloc
 from contextlib import nullcontext
+from math import prod
 from typing import Any
 
 import msgspec
@@ -226,3 +227,29 @@ def test_data_that_is_longer_or_shorter_than_its_shape_is_not_decoded(
         assert tracemalloc.get_traced_memory()[1] < 2 * len(bytes(data)) + 10_000
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("dims", "shape", "is_right"),
+    [
+        (("batch", 8), [3, 8], True),
+        ((None, 8), [3, 8], True),
+        (("batch", "length"), [1, 2], True),
+        (None, [1, 2, 3], True),
+        (("batch", 8), [3, 7], False),
+        (("batch", 8), [8], False),
+        (("batch", 8), [-1, 8], False),
+    ],
+)
+def test_an_answer_has_any_size_in_an_open_dimension(
+    dims: tuple[int | str | None, ...] | None, shape: list[int], is_right: bool
+) -> None:
+    """ONNX models name open dimensions; an upstream that answered one of them was taken for a liar."""
+    port = Port("y", "float32", dims)
+    model = Signature("m", "test", (Port("x", "int64", (1,)),), (port,), (frozenset({"x"}),))
+    asked = {"name": "x", "shape": [1], "datatype": "INT64", "data": [1]}
+    request = read_request(json.dumps({"inputs": [asked]}).encode(), None, model)
+    about = {"name": "y", "shape": shape, "datatype": "FP32", "data": [0.0] * abs(prod(shape))}
+    answer = json.dumps({"model_name": "m", "outputs": [about]}).encode()
+    with nullcontext() if is_right else pytest.raises(InputError, match="was answered as"):
+        check_reply(InferBody(answer, None), request, model)

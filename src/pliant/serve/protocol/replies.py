@@ -128,9 +128,9 @@ def check_reply(body: InferBody, request: InferRequest, model: Signature) -> flo
 
 def _check_answered(output: _ReplyOutput, port: Port, size: int | None) -> None:
     """Raise InputError if the shape is not the port's, or does not match the number of bytes."""
-    dims = port.dims or ()
+    dims = [None] * len(output.shape) if port.dims is None else port.dims
     fits = len(output.shape) == len(dims) and all(
-        n >= 0 and wanted in (None, n) for n, wanted in zip(output.shape, dims, strict=False)
+        n >= 0 and (not isinstance(dim, int) or dim == n) for n, dim in zip(output.shape, dims, strict=True)
     )
     is_full = (
         size is None or port.dtype == "bytes" or size == prod(output.shape) * numpy_dtype(port.dtype).itemsize
