@@ -26,7 +26,7 @@ TYPES = np.random.default_rng(1).standard_normal((2, 8)).astype(np.float32)
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 
-def _graph() -> onnx.ModelProto:
+def text_graph() -> onnx.ModelProto:
     """The mean of the tokens' vectors, each with that of its type, of those that the mask counts."""
     nodes = [
         helper.make_node("Gather", ["table", "input_ids"], ["words"]),
@@ -53,7 +53,7 @@ def _graph() -> onnx.ModelProto:
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     path = tmp_path_factory.mktemp("onnx") / "embeds.onnx"
-    onnx.save(_graph(), path)
+    onnx.save(text_graph(), path)
     session = compile(path, threads=1)
     with (
         running(session) as node,
@@ -90,7 +90,7 @@ def test_texts_become_the_vectors_of_the_tokens_that_transformers_gives(tmp_path
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     folder = write_model(tmp_path / "bert", tiny_spec("bert"))
     path = folder / "embeds.onnx"
-    onnx.save(_graph(), path)
+    onnx.save(text_graph(), path)
     theirs = transformers.PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
     given = ["a good film", "It is not bad, but the plot was!", "movie"]
     with compile(path, threads=1) as session:
@@ -115,7 +115,7 @@ def test_texts_become_the_vectors_of_the_tokens_that_transformers_gives(tmp_path
 def test_a_damaged_tokenizer_leaves_the_tokens(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The node served such a model before it read texts; its log says what is wrong."""
     (tmp_path / "tokenizer.json").write_text("{}")
-    onnx.save(_graph(), tmp_path / "embeds.onnx")
+    onnx.save(text_graph(), tmp_path / "embeds.onnx")
     with caplog.at_level(logging.WARNING, "pliant.serve"), _serve(tmp_path / "embeds.onnx") as node:
         assert "embeds reads no texts" in caplog.text
         with _client(node) as client:

@@ -144,9 +144,9 @@ class ModelArguments:
             radio = None if self.cluster_radio is None else read_radio(self.cluster_radio)
             radios = radio, self._radios_by_name()
             energy = read_energy(self.power, self._watts_by_name(), answers, *radios)
-            text = _text_reader(model, answers)
+            answers.text_reader = _text_reader(model, answers)
             close = stack.pop_all().close
-        return OpenModel(answers, shared if local is not None else None, energy, close, text)
+        return OpenModel(answers, shared if local is not None else None, energy, close)
 
     def _local(
         self, model: Model, budget: MemoryBudget | None, measured: MeasuredBytes, stack: ExitStack

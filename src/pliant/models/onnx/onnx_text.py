@@ -65,6 +65,10 @@ class OnnxText:
     length: int | None
     pad_id: int
 
+    @property
+    def max_tokens(self) -> int:
+        return self.tokenizer.spec.max_tokens
+
     def feeds(self, text: str, pair: str | None = None) -> dict[str, np.ndarray]:
         """The model's inputs for a text or a pair: int64 [1, tokens]. Raises InputError as `encode` does."""
         encoded = self.tokenizer.encode(text, pair)
@@ -84,13 +88,15 @@ def open_onnx_text(file: Path, inputs: Sequence[Port]) -> OnnxText | None:
     Raises ModelError naming what is wrong with it or with config.json.
     """
     ports = {port.name: port for port in inputs}
-    if IDS not in ports or not ports.keys() <= {IDS, MASK, TYPES} or len(ports[IDS].dims or ()) != 2:
+    if IDS not in ports or not ports.keys() <= {IDS, MASK, TYPES}:
+        return None
+    rows, fixed = dims if len(dims := ports[IDS].dims or ()) == 2 else (0, 0)
+    if isinstance(rows, int) and rows != 1:
         return None
     folder = _folder(file)
     if folder is None:
         return None
     config: _Config = read_json(folder / "config.json", _Config)
-    fixed = (ports[IDS].dims or ())[1]
     length = fixed if isinstance(fixed, int) else None
     if length is not None and MASK not in ports:
         raise ModelError(

@@ -29,6 +29,7 @@ from pliant.run.memory_use import MemoryUse, is_mapped, measure_part, scratch_pa
 from pliant.run.session.feeds import FeedsLike, convert_feeds
 from pliant.run.session.ports import Feeds, Shapes, describe_session, shapes_of, symbols
 from pliant.run.session.session import Session
+from pliant.run.session.text_feeds import text_of
 from pliant.run.weight_sizes import GivenArrays, combined
 from pliant.system import rss_bytes
 
@@ -163,11 +164,14 @@ class ArraySession(Session[None]):
         return Reply(outputs, self.name, seconds, profile, request.length, waited_s, whole_s=seconds)
 
     def request(self, feeds: Mapping[str, np.ndarray]) -> Request:
-        """The request of one array for each input. Raises InputError for arrays that do not fit.
+        """The request of one array for each input, or of `text`, if `text_reader` is set.
 
+        Raises InputError for arrays that do not fit, and for a text that the model does not read.
         A model with inputs or outputs that are not tensors has no requests: use `run` or calls.
         """
         require_tensors((*self.inputs, *self.outputs), "a request")
+        if self.text_reader is not None and feeds.keys() == {"text"}:
+            feeds = self.text_reader.feeds(text_of(feeds, self.text_reader.max_tokens))
         arrays = convert_feeds(self.inputs, feeds)
         shapes_of(self.inputs, arrays)
         return Request(self._length(arrays), tensors=arrays)

@@ -23,6 +23,7 @@ from pliant.run.memory_use import MemoryUse
 from pliant.run.process_memory import BudgetedSession
 from pliant.run.session.feeds import FeedsLike
 from pliant.run.session.ports import Feeds, parse_run_arguments
+from pliant.run.session.text_feeds import TextReader
 
 if TYPE_CHECKING:
     from pliant.run.session.step_profile import StepProfile
@@ -54,6 +55,9 @@ class Session(ABC, Generic[D]):
     outputs: tuple[Port, ...]
     labels: tuple[str, ...] | None = None
     max_length: int
+    text_reader: TextReader | None = None
+    """With it, `request` takes the tensor `text` as well; None for a model that reads arrays alone, or texts
+    by itself."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """Text and labels as tensors of requests and answers."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -11,6 +11,17 @@ from pliant.errors import InputError
 AnswerArrays = Mapping[str, np.ndarray]
 _TOKEN_BYTES = 16
 """Upper bound of the average bytes per token of real text; English has 5."""
+
+
+class TextReader(Protocol):
+    """How the texts for a model become its inputs."""
+
+    @property
+    def max_tokens(self) -> int: ...
+
+    def feeds(self, text: str, pair: str | None = None) -> dict[str, np.ndarray]:
+        """The inputs by name, of one row each. Raises InputError for a text that the model cannot read."""
+        ...
 
 
 def text_of(tensors: Mapping[str, Any], max_tokens: int) -> str:

@@ -188,7 +188,7 @@ def _schemas(model: Signature, parameters: _Json) -> _Json:
     ways = [
         [_input(ports[name], n_rows) for name in sorted(way)]
         for way in model.alternatives
-        for n_rows in (_ROWS if model.is_batchable else _ROWS[:1])
+        for n_rows in (_ROWS if all(map(model.has_rows, way)) else _ROWS[:1])
     ]
     return {
         "ModelReady": object_schema({"name": {"const": model.name}, "ready": {"type": "boolean"}}),

@@ -1,4 +1,4 @@
-"""Add and remove upstreams and workers of a running node or session: `POST /v2/pliant/peers`, and its file."""
+"""Add and remove upstreams and workers of a running node or session, as `POST /v2/pliant/peers` does."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass

@@ -33,6 +33,7 @@ from pliant.serve.answers.session_endpoint import SessionEndpoint
 from pliant.serve.http.limits import Limits
 from pliant.serve.node.worker_registry import worker_registry
 from pliant.serve.page.answer_feed import AnswerFeed
+from pliant.serve.protocol.client_messages import forwarded_body
 from pliant.serve.protocol.idempotency import IdempotencyCache
 from pliant.serve.protocol.inference import InferBody, InferRequest, read_request, signature
 from pliant.serve.protocol.pending_request import LEAST_S, PendingRequest
@@ -347,9 +348,10 @@ class ServingNode:
         due_s = None if terms.deadline_s is None else start_s + terms.deadline_s
         pending = PendingRequest(given, due_s, terms.accuracy_floor, bool(terms.best_effort), call.client)
         id, body = call.id or own_id(), InferBody(call.body, call.header_bytes)
+        write = partial(forwarded_body, body, request, given.tensors, self.signature)
         shows = request.explains and call.may_explain is not None and call.may_explain()
         trail = self._trail(call)
-        return RoutedRequest(request, pending, trail, id, lambda: body, route, objective, own, shows)
+        return RoutedRequest(request, pending, trail, id, write, route, objective, own, shows)
 
     def _trail(self, call: InferCall) -> Trail:
         """The path of the request including this node. Raises NodeError for a loop."""

@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
 from pliant.errors import InputError
 from pliant.ir.port import Port
-from pliant.models.onnx.onnx_text import OnnxText
-from pliant.run.session.text_feeds import as_bytes, text_of
+from pliant.run.session.text_feeds import as_bytes
+from pliant.run.session.text_session import TEXT
+from pliant.serve.protocol.inference import NO_TOKENIZER
 from pliant.serve.protocol.signature import Signature
 
 VECTOR = "vector"
@@ -39,10 +39,7 @@ class Embedder:
         try:
             if isinstance(item, str):
                 if self.read is None:
-                    raise InputError(
-                        f"{self.name} reads no texts: send lists of tokens, or serve it with the "
-                        "tokenizer.json and config.json of the model beside its file."
-                    )
+                    raise InputError(f"{self.name}: {NO_TOKENIZER}")
                 return self.read(item)
             if not self.fed:
                 raise InputError(f"{self.name} reads no tokens; send texts.")
@@ -52,32 +49,30 @@ class Embedder:
         return {x: tokens if as_ is None else np.full_like(tokens, as_) for x, as_ in self.fed.items()}
 
 
-def embedder(signature: Signature, text: OnnxText | None = None) -> Embedder | None:
-    """How a model gives embeddings; None if it gives none. `text` is how a graph reads text, if it does.
+def embedder(signature: Signature) -> Embedder | None:
+    """How a model gives embeddings; None if it gives none.
 
     A text model gives its `vector`. A graph that reads tokens gives its only output with one vector per text;
     per-token states do not count, because the pooling that turns them into an embedding is unknown.
     """
-    if frozenset({"text"}) in signature.alternatives:
+    read = _text_tensor if frozenset({TEXT.name}) in signature.alternatives else None
+    if read is not None and not signature.is_tokenized:
         vectors = [port for port in signature.outputs if port.name == VECTOR]
         fed = {"ids": None} if frozenset({"ids"}) in signature.alternatives else {}
-        return _of(signature, vectors, _text_tensor, fed)
+        return _of(signature, vectors, read, fed)
+    inputs = [port for port in signature.inputs if not (signature.is_tokenized and port == TEXT)]
     found: dict[str, int | None] = {}
     for names, as_ in ((_IDS, None), (_ONES, 1), (_ZEROS, 0)):
-        found |= {port.name: as_ for port in signature.inputs if port.name in names}
-    is_text = all(port.dtype == "int64" and len(port.dims or ()) == 2 for port in signature.inputs)
-    if None not in found.values() or len(found) != len(signature.inputs) or not is_text:
+        found |= {port.name: as_ for port in inputs if port.name in names}
+    is_text = all(port.dtype == "int64" and len(port.dims or ()) == 2 for port in inputs)
+    if None not in found.values() or len(found) != len(inputs) or not is_text:
         return None
     vectors = [port for port in signature.outputs if len(port.dims or ()) == 2 and port.dtype == "float32"]
-    return _of(signature, vectors, None if text is None else partial(_tokenised, text), found)
+    return _of(signature, vectors, read, found)
 
 
 def _text_tensor(text: str) -> Mapping[str, np.ndarray]:
     return {"text": as_bytes(text)}
-
-
-def _tokenised(reader: OnnxText, text: str) -> Mapping[str, np.ndarray]:
-    return reader.feeds(text_of(_text_tensor(text), reader.tokenizer.spec.max_tokens))
 
 
 def _of(

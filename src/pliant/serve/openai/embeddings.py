@@ -19,7 +19,6 @@ from starlette.routing import Route
 
 from pliant.errors import InputError, NodeError, PliantError
 from pliant.ir.port import Port
-from pliant.models.onnx.onnx_text import OnnxText
 from pliant.route.choice.request_terms import Terms
 from pliant.serve.answers.gather import gather
 from pliant.serve.http.body_reader import BodyReader
@@ -41,9 +40,6 @@ class LeasedModel(Protocol):
 
     @property
     def node(self) -> ServingNode: ...
-
-    @property
-    def text(self) -> OnnxText | None: ...
 
 
 Lease = Callable[[str, Terms], AbstractAsyncContextManager[LeasedModel]]
@@ -141,7 +137,7 @@ async def _answer(
 
 def _embedder(live: LeasedModel, asked: EmbeddingsRequest) -> Embedder:
     """Raise NodeError (404) for a model without embeddings, and InputError for an unsupported width."""
-    found = embedder(live.node.signature, live.text)
+    found = embedder(live.node.signature)
     if found is None:
         raise NodeError(f"{asked.model[:80]!r} gives no embeddings.", 404)
     if asked.dimensions not in (None, found.width):

@@ -1,11 +1,13 @@
 """Write requests to other nodes and read their responses (Open Inference Protocol v2, binary tensors)."""
 
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 
 import msgspec
 import numpy as np
 
 from pliant.route.choice.request_terms import NO_TERMS, Terms
+from pliant.run.session.text_session import TEXT
 from pliant.serve.protocol.inference import InferBody, InferRequest, Signature
 from pliant.serve.protocol.oip_tensors import DATATYPES, read_bytes, write_bytes
 from pliant.serve.protocol.replies import answer_of
@@ -38,6 +40,18 @@ def write_request(request: InferRequest, model: Signature, terms: Terms = NO_TER
     more = {"parameters": said} if said else {}
     head = _ENCODER.encode({"id": request.id, "inputs": inputs, "outputs": outputs, **more})
     return InferBody(b"".join((head, *tail)), len(head))
+
+
+def forwarded_body(
+    received: InferBody, request: InferRequest, arrays: Mapping[str, np.ndarray], model: Signature
+) -> InferBody:
+    """The body for an upstream: as it was received, or `arrays` for a text that this node has tokenized.
+
+    The upstream may have no tokenizer.
+    """
+    if not model.is_tokenized or TEXT.name not in request.tensors:
+        return received
+    return write_request(replace(request, tensors=arrays), model)
 
 
 def read_answer(body: InferBody, model: Signature) -> tuple[dict[str, np.ndarray], dict[str, object]]:

@@ -15,6 +15,7 @@ from msgspec import structs
 
 from pliant.errors import InputError
 from pliant.ir.port import Port
+from pliant.models.onnx.onnx_text import IDS
 from pliant.route.choice.request_terms import Terms
 from pliant.serve.http.limits import Limits
 from pliant.serve.protocol.oip_tensors import DATATYPES, DTYPES, read_bytes, read_json
@@ -29,6 +30,10 @@ HEADER_LENGTH = "inference-header-content-length"
 JSON, BINARY = "application/json", "application/octet-stream"
 _Size = Annotated[int, msgspec.Meta(ge=0, le=1 << 31)]
 _NOTHING, _NO_PARAMETERS, _NO_OUTPUTS = msgspec.Raw(b""), msgspec.Raw(b"{}"), msgspec.Raw(b"[]")
+NO_TOKENIZER = (
+    "It reads no texts: send lists of tokens, or serve it with the tokenizer.json and config.json of the "
+    "model beside its file."
+)
 _UNSUPPORTED = ("shared_memory_region", "classification")
 
 
@@ -200,7 +205,8 @@ def _check_names(given: list[_RawInput], model: Signature) -> None:
     if len(set(names)) == len(names) and frozenset(names) in model.alternatives:
         return
     ways = " or ".join(", ".join(sorted(way)) for way in model.alternatives)
-    raise InputError(f"{model.name} takes {ways}; the request brings {', '.join(names) or 'nothing'}.")
+    hint = f" {NO_TOKENIZER}" if names == ["text"] and any(port.name == IDS for port in model.inputs) else ""
+    raise InputError(f"{model.name} takes {ways}; the request brings {', '.join(names) or 'nothing'}.{hint}")
 
 
 def _payload(given: _RawInput, tail: memoryview) -> tuple[memoryview | None, memoryview]:
@@ -222,7 +228,7 @@ def _payload(given: _RawInput, tail: memoryview) -> tuple[memoryview | None, mem
 
 def _n_rows(inputs: list[_RawInput], model: Signature) -> int:
     """The number of rows of a request. Raises InputError if its tensors disagree."""
-    found = {given.shape[0] for given in inputs} if model.is_batchable else {1}
+    found = {given.shape[0] for given in inputs if model.has_rows(given.name)} or {1}
     if len(found) > 1:
         raise InputError(f"the tensors have {sorted(found)} rows; give as many of each.")
     return found.pop()
@@ -230,7 +236,7 @@ def _n_rows(inputs: list[_RawInput], model: Signature) -> int:
 
 def _check_shape(port: Port, given: _RawInput, model: Signature, limits: Limits, longest: int | None) -> None:
     shape = given.shape
-    if model.is_batchable and shape and 1 < shape[0] <= limits.n_rows:
+    if model.has_rows(port.name) and shape and 1 < shape[0] <= limits.n_rows:
         shape = (1, *shape[1:])
     if given.datatype not in DTYPES:
         raise InputError(
@@ -239,15 +245,15 @@ def _check_shape(port: Port, given: _RawInput, model: Signature, limits: Limits,
     if DTYPES[given.datatype] != port.dtype or len(shape) > limits.n_dims or not _fits(shape, port):
         raise InputError(
             f"{port.name!r} is {given.datatype}{list(given.shape)}, but must be {DATATYPES[port.dtype]}"
-            f"{list(model.shown_shape(port))}{_at_most(model, limits)}."
+            f"{list(model.shown_shape(port))}{_at_most(port, model, limits)}."
         )
     length = prod(n for n, dim in zip(shape, port.dims or (), strict=False) if not isinstance(dim, int))
     if longest is not None and length > longest:
         raise InputError(f"the input has length {length} in {port.name!r}; at most {longest} is read.")
 
 
-def _at_most(model: Signature, limits: Limits) -> str:
-    return f" with at most {limits.n_rows} rows" if model.is_batchable else ""
+def _at_most(port: Port, model: Signature, limits: Limits) -> str:
+    return f" with at most {limits.n_rows} rows" if model.has_rows(port.name) else ""
 
 
 def _check_elements(given: _RawInput, n_decoded: int, limits: Limits) -> None:

@@ -8,7 +8,6 @@ from typing import Any, final
 
 from starlette.types import ASGIApp
 
-from pliant.models.onnx.onnx_text import OnnxText
 from pliant.serve.node.serving_node import ServingNode
 from pliant.serve.repository.model_entry import ModelEntry, ModelKey
 
@@ -31,7 +30,7 @@ class LiveModel:
     """A model that answers by `app` until it is closed. Call on one event loop.
 
     `stack` closes its endpoints. `stamp` is the state of its files when it was opened. Evicting it frees
-    `floor_bytes` of the shared memory budget. `text` is how it reads text, if it is an ONNX model that does.
+    `floor_bytes` of the shared memory budget.
     """
 
     def __init__(
@@ -42,9 +41,8 @@ class LiveModel:
         stamp: Hashable,
         floor_bytes: int,
         now_s: float,
-        text: OnnxText | None = None,
     ) -> None:
-        self.entry, self.node, self.app, self.text = entry, connected.node, connected.app, text
+        self.entry, self.node, self.app = entry, connected.node, connected.app
         self.withdraw = connected.withdraw
         self.floor_bytes, self.last_used_s = floor_bytes, now_s
         self._stamp, self._stack, self._n_held = stamp, stack, 0

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pliant.errors import InputError
-from pliant.models.onnx.onnx_text import OnnxText
 from pliant.route.choice.objective import Objective
 from pliant.route.choice.request_terms import NO_TERMS, Terms
 from pliant.run.process_memory import MemoryBudget
@@ -62,14 +61,13 @@ class OpenModel:
     """The opened sessions of a model: one of this device, and optionally one of a cluster.
 
     `energy` measures joules if it differs from the node's options. `close` releases what the sessions need
-    beside themselves; call it after they are closed. `text` is how an ONNX model reads text, if it does.
+    beside themselves; call it after they are closed.
     """
 
     local: Session[Any]
     cluster: Session[Any] | None = None
     energy: AnswerEnergy | None = None
     close: Callable[[], None] = lambda: None
-    text: OnnxText | None = None
 
 
 @dataclass(frozen=True, slots=True)

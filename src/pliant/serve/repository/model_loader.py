@@ -60,7 +60,7 @@ class ModelLoader:
             connected = await Context().run(asyncio.ensure_future, connecting)
             kept = stack.pop_all()
         freed_bytes = self._needs_bytes - before_bytes
-        return LiveModel(entry, connected, kept, stamp, freed_bytes, self.clock(), opened.text)
+        return LiveModel(entry, connected, kept, stamp, freed_bytes, self.clock())
 
     async def resize(self, total_bytes: int, slots: Slots) -> None:
         """Change the shared budget; the least recently used models are evicted until the rest fits.
