@@ -240,15 +240,16 @@ class ArraySession(Session[None]):
         Raises InputError for a model whose inputs are no tensors.
         """
         require_tensors(self.inputs, "a sample")
+        shapes = self._sample_shapes(length)
+        return {port.name: np.ones(shapes[port.name], numpy_type(port.dtype)) for port in self.inputs}
+
+    def _sample_shapes(self, length: int) -> dict[str, tuple[int, ...]]:
         sizes: dict[str, int] = {}
         for port in self.inputs:
             last = [s for s in symbols(port) if s is not None][-1:]
             sizes |= dict.fromkeys(last, max(1, length))
         return {
-            port.name: np.ones(
-                [d if isinstance(d, int) else sizes.get(s or "", 1) for s, d in _dims(port)],
-                numpy_type(port.dtype),
-            )
+            port.name: tuple(d if isinstance(d, int) else sizes.get(s or "", 1) for s, d in _dims(port))
             for port in self.inputs
         }
 
@@ -305,7 +306,7 @@ class ArraySession(Session[None]):
     def _requested_items(self, requests: Sequence[Request]) -> list[BatchItem]:
         """The items of a batch. Raises BudgetError for an accuracy floor that cannot be met."""
         for request in requests:
-            self.curve(request.accuracy_floor or 0.0)
+            self._check_floor(request.accuracy_floor or 0.0)
         return [BatchItem(request.tensors, array_shapes(request.tensors)) for request in requests]
 
     def _replies(

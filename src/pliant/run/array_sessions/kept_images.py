@@ -30,6 +30,9 @@ class KeptImages:
     def __len__(self) -> int:
         return len(self._images)
 
+    def __contains__(self, key: BindingKey) -> bool:
+        return key in self._images
+
     @property
     def images(self) -> list[GraphRunner]:
         """A copy, since another thread may compile."""

@@ -5,7 +5,7 @@ accepts it (run/graph/symbolic_forms.py), or else compiled; so is each new value
 depend on.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cached_property
 from itertools import chain
@@ -15,44 +15,38 @@ from typing import TYPE_CHECKING, final
 from pliant.compiler.executable.call import Target
 from pliant.compiler.executable.image import Image, make_image
 from pliant.compiler.executable.image_executable import image_executable
-from pliant.compiler.passes.pack_texts import TextShape
-from pliant.errors import MissingValueError
+from pliant.errors import BudgetError, InputError, MissingValueError
 from pliant.ir.bitwidths import WeightFormat
 from pliant.ir.dilation import Dilation
+from pliant.ir.endpoint import Request
 from pliant.ir.executable import Executable
-from pliant.ir.graph import Graph, TensorType
-from pliant.ir.port import Port
+from pliant.ir.graph import Graph
+from pliant.ir.times.timing import Timing
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.models.encoder.encoder_graph import ComputeDtype
-from pliant.models.onnx.bind.onnx_blocks import host_names, require_one_graph
 from pliant.models.onnx.onnx_file import OnnxModel
 from pliant.plan.precision import PrecisionChoice
-from pliant.profile.system_memory import machine_bytes
-from pliant.run.arena import Arena
 from pliant.run.array_sessions.array_session import ArraySession, array_shapes
+from pliant.run.array_sessions.compile_times import CompileTimes
 from pliant.run.array_sessions.kept_images import KeptImages, is_bound
+from pliant.run.array_sessions.onnx_compiler import OnnxCompiler
+from pliant.run.array_sessions.shape_limit import ShapeLimit
+from pliant.run.batches.buckets import BucketFit
 from pliant.run.batches.feed_batcher import BatchItem, FeedBatcher, RunFunctions
-from pliant.run.batches.packed_texts import make_packed_texts
 from pliant.run.batches.padding import Padding
 from pliant.run.batches.parallel_runs import ParallelRuns
 from pliant.run.batches.request_batcher import RequestBatcher
-from pliant.run.batches.token_feed import IS_TOKEN
 from pliant.run.graph.array_stage import AllTensors, Tensors
-from pliant.run.graph.graph_runner import GraphRunner, one_stage_runner
-from pliant.run.graph.lowering import Lowering
-from pliant.run.graph.model_binder import ModelBinder
+from pliant.run.graph.graph_runner import GraphRunner
+from pliant.run.graph.lowering import LoweredGraph
 from pliant.run.graph.model_options import ModelOptions
-from pliant.run.graph.open_graph import GraphOpener, check_memory, packed_bytes
 from pliant.run.graph.schedule_graph import ScheduleReport
-from pliant.run.graph.symbolic_forms import SizedStage, SymbolicForms
-from pliant.run.host.block_stage import Types, nested_runners
+from pliant.run.host.block_stage import nested_runners
 from pliant.run.host.host_stage import copy_shared
-from pliant.run.host.part_binder import PartBinder, PartSteps
 from pliant.run.memory_use import MemoryUse
-from pliant.run.packed_weights import SharedWeights
 from pliant.run.session.feeds import FeedsLike, convert_feeds
-from pliant.run.session.ports import Feeds, Shapes, describe_session, fix_dims, shapes_of, symbols, whole_dims
+from pliant.run.session.ports import Feeds, Shapes, describe_session, fix_dims, shapes_of, whole_dims
 from pliant.settings import cache_folder
 
 if TYPE_CHECKING:
@@ -94,13 +88,7 @@ class OnnxSession(ArraySession):
         self._model = model
         self._library = library
         self._options = options
-        self._weights, self._arena = SharedWeights(model.drop_pages, model.constants.values()), Arena()
-        self._forms = SymbolicForms()
-        self._steps: list[PartSteps] = []
-        self._binder = ModelBinder(model, options.buckets)
-        self._has_parts: bool | None = len(self._tensors) < len(inputs) or None  # None: unknown yet
-        self._lowering = Lowering(name, options, pool, library, model.drop_pages, self._weights.own, target)
-        self.schedule: ScheduleReport | None = None
+        self._compiler = OnnxCompiler(model, self.inputs, self.outputs, options, pool, library, name, target)
         self._latest: tuple[Shapes, GraphRunner] | None = None  # last image, if chosen by shapes
         self._padding = Padding(options.buckets, self._tensors, self.outputs)
         self._feed_batcher = FeedBatcher(options.buckets, self._padding, inputs, outputs, pool.n_threads)
@@ -110,8 +98,12 @@ class OnnxSession(ArraySession):
         n_sizes = prod(map(len, options.buckets.sizes.values()))
         most = max(options.images, n_sizes * (self._feed_batcher.n_images if n_sizes > 1 else 1))
         self._images = KeptImages(most, options.memory_bytes, model.source)
+        self._compile_times, self._limit = CompileTimes(), ShapeLimit(self._tensors)
+        self._is_limit_known = False
         if ahead and all(port.is_static for port in self.inputs):
             self._compile_ahead()
+        elif ahead:
+            self._find_limit()
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{len(self._images)} images, {self._pool.n_threads} threads"
@@ -131,14 +123,18 @@ class OnnxSession(ArraySession):
     def memory(self) -> MemoryUse:
         """Memory predicted when images were made, and measured now. `weights` gives their bits."""
         with self._turns.lock:
-            return self._memory_use(
-                self._options.memory_bytes, self._arena, self._weights.given, self._parallel.memory
-            )
+            own, most = self._compiler, self._options.memory_bytes
+            return self._memory_use(most, own.arena, own.weights.given, self._parallel.memory)
 
     @property
     def weights(self) -> WeightFormat:
         """The format of matrices: "fp32" or a number of bits; "auto" until the first shapes decide."""
-        return self._options.weights if self._lowering.weights is None else self._lowering.weights
+        return self._compiler.lowering.weights or self._options.weights
+
+    @property
+    def schedule(self) -> ScheduleReport | None:
+        """How the last graph was scheduled; None before any."""
+        return self._compiler.schedule
 
     @property
     def compute(self) -> ComputeDtype:
@@ -152,10 +148,7 @@ class OnnxSession(ArraySession):
         """The graph that would be compiled for these feeds, after all passes."""
         arrays = self._pad_feeds(feeds)
         with self._turns.lock:
-            part = self._binder.bind(array_shapes(arrays), arrays)
-            scheduled = self._lowering.schedule(require_one_graph(part, self._model.source))
-            self.schedule = scheduled.report
-            return scheduled.graph
+            return self._compiler.graph(array_shapes(arrays), arrays)
 
     def image(self, feeds: FeedsLike) -> Image:
         """The kernel calls and memory places for feeds of these shapes."""
@@ -165,13 +158,9 @@ class OnnxSession(ArraySession):
         """The executable for feeds of these shapes; with formulas where it serves other sizes too."""
         shapes = array_shapes(self._pad_feeds(feeds))
         with self._turns.lock:
-            stage = None if IS_TOKEN in shapes else self._forms.stage(shapes) or self._new_form(shapes)
-            graph = (
-                None if stage is None else self._forms.graph(shapes, self._open_dims, self._binder.bind_first)
-            )
-            if graph is not None and not graph.waiting:
-                sizes = dict(zip(graph.family.names, graph.family.sizes(shapes) or (), strict=True))
-                return image_executable(self._lowering.lower(graph.graph).image, sizes, with_digests=True)
+            found = self._compiler.symbolic_image(shapes)
+        if found is not None:
+            return image_executable(*found, with_digests=True)
         return image_executable(self.image(feeds), with_digests=True)
 
     def close(self) -> None:
@@ -181,8 +170,27 @@ class OnnxSession(ArraySession):
             self._images.clear()
             self._padding.clear()
             self._parallel.close()
-            self._weights, self._arena = SharedWeights(), Arena()
-            self._forms, self._steps = SymbolicForms(), []
+            self._compiler.clear()
+
+    def most_length(self, like: Request | None = None) -> int | None:
+        """The longest sample that there is memory for, found when the weights are decided; less if a shorter
+        input was refused. Without `like`, None for a model with several open dimensions.
+        """
+        return self._limit.most_length(None if like is None else array_shapes(like.tensors))
+
+    def compiling(self, request: Request) -> Timing | None:
+        shapes, latest = array_shapes(request.tensors), self._latest
+        if latest is not None and latest[0] == shapes:
+            return None
+        try:
+            fit = self._padding.fit(shapes)
+        except InputError:  # a run says why
+            return None
+        own = self._run_shapes(fit, shapes)
+        if self._compiler.binder.key(own, request.tensors) in self._images or self._compiler.serves(own):
+            return None
+        is_compared = bool(fit.padded_dims) and self._padding.cuts(fit) is None
+        return self._compile_times.expected.times(2.0 if is_compared else 1.0)
 
     @property
     def most_beside(self) -> int:
@@ -204,12 +212,19 @@ class OnnxSession(ArraySession):
     def _answer(self, feeds: AllTensors, out: Feeds | None, shapes: Shapes) -> Tensors:
         if self._latest is not None and self._latest[0] == shapes:
             return self._latest[1].walk(feeds, out)
+        try:
+            return self._answer_by_image(feeds, out, shapes)
+        except BudgetError:
+            self._limit.refuse(shapes)
+            raise
+
+    def _answer_by_image(self, feeds: AllTensors, out: Feeds | None, shapes: Shapes) -> Tensors:
         fit = self._padding.fit(shapes)
         if not fit.padded_dims:
             image = self._image_of(feeds)
-            if self._has_parts:
+            if self._compiler.has_parts:
                 return copy_shared(image.walk(feeds, out), feeds, out)
-            if not self._binder.by_value:
+            if not self._compiler.binder.by_value:
                 self._latest = shapes, image
             return image.walk(feeds, out)
         # Bound methods are passed per call: stored, they would keep a dropped session alive.
@@ -228,7 +243,7 @@ class OnnxSession(ArraySession):
             made = self._padding.answer(fit, feeds, None, run, self._run_uncached)
         else:
             made = run(feeds, {})
-            made = copy_shared(made, feeds, None) if self._has_parts else made
+            made = copy_shared(made, feeds, None) if self._compiler.has_parts else made
         return made, profiles[0]
 
     def _answer_many(self, items: Sequence[BatchItem]) -> list[Tensors]:
@@ -239,9 +254,8 @@ class OnnxSession(ArraySession):
 
     @property
     def _batcher(self) -> RequestBatcher | None:
-        if self._has_parts is not False or self._options.buckets.sizes or self._binder.by_value:
-            return None
-        return self._request_batcher
+        is_divided, by_value = self._compiler.has_parts is not False, self._compiler.binder.by_value
+        return None if is_divided or self._options.buckets.sizes or by_value else self._request_batcher
 
     @property
     def _run_functions(self) -> RunFunctions:
@@ -251,10 +265,10 @@ class OnnxSession(ArraySession):
 
     def _is_in_parts(self, feeds: AllTensors) -> bool:
         """Whether data-dependent shapes divide the model into several programs, which cannot be batched."""
-        if self._has_parts is None:
+        if self._compiler.has_parts is None:
             fed = self._padded(feeds)
-            self._has_parts = bool(self._binder.bind(array_shapes(fed), fed).waiting)
-        return self._has_parts
+            self._compiler.has_parts = bool(self._compiler.binder.bind(array_shapes(fed), fed).waiting)
+        return self._compiler.has_parts
 
     def _run_single(self, feeds: AllTensors) -> Tensors:
         return self._answer(feeds, None, array_shapes(feeds))
@@ -282,11 +296,11 @@ class OnnxSession(ArraySession):
 
     def _run_into(self, feeds: AllTensors, held: Feeds) -> Tensors:
         """As `_run_exact`, writing into arrays of an earlier run unless shapes depend on input values."""
-        return self._run_exact(feeds, None if self._binder.by_value else held)
+        return self._run_exact(feeds, None if self._compiler.binder.by_value else held)
 
     def _run_uncached(self, feeds: AllTensors) -> Tensors:
         """The answer to unpadded feeds; their image is not kept unless it was kept before."""
-        known = self._images.get(self._binder.key(array_shapes(feeds), feeds))
+        known = self._images.get(self._compiler.binder.key(array_shapes(feeds), feeds))
         results = (known or self._compile(array_shapes(feeds), feeds)).walk(feeds, None)
         if known is None:
             self._trim()
@@ -301,12 +315,12 @@ class OnnxSession(ArraySession):
         Raises BudgetError for a batch that does not fit beside the kept images.
         """
         self._latest = None
-        key = self._binder.key(shapes, feeds)
+        key = self._compiler.binder.key(shapes, feeds)
         image = self._images.get(key)
         if image is None:
             image = self._compile(shapes, feeds, is_batch)
             # Compiling may have found more inputs that shapes depend on.
-            key = self._binder.key(shapes, feeds)
+            key = self._compiler.binder.key(shapes, feeds)
             evicted = self._images.add(key, image, self._request_batcher.n_images)
             if evicted is not None:
                 self._free(evicted)
@@ -322,65 +336,44 @@ class OnnxSession(ArraySession):
 
     def _trim(self) -> None:
         """Free the memory that no kept image needs."""
-        self._arena.resize(self.arena_bytes)
+        self._compiler.arena.resize(self.arena_bytes)
         self._parallel.keep(self._runners())
-        runners, forms = self._runners(), self._forms.forms
-        self._weights.keep([*(kept.weights for kept in runners), *(form.weights for form in forms)])
+        runners, forms = self._runners(), self._compiler.forms.forms
+        self._compiler.weights.keep([*(kept.weights for kept in runners), *(form.weights for form in forms)])
 
     def _compile(self, shapes: Shapes, feeds: AllTensors, is_batch: bool = False) -> GraphRunner:
+        """A new image, whose time is that of later ones unless it is one size of a form."""
+
+        def make_room(lowered: LoweredGraph) -> None:
+            if self._images.make_room(lowered, is_batch):
+                self._trim()
+
         self._latest = None
-        self._model.check_same()
-        own = {x: shape for x, shape in shapes.items() if x != IS_TOKEN}
-        texts = TextShape(*shapes[IS_TOKEN]) if IS_TOKEN in shapes else None
-        stage = None if texts else self._forms.stage(own) or self._new_form(own)
-        if stage is not None and not stage.form.graph.waiting:
-            check_memory(stage.numbers, 0, self._model.source)
-            return one_stage_runner(stage, self._pool, sizes=stage.weight_sizes)
-        if stage is not None:
-            self._options.check_parts(host_names(stage.form.graph.waiting))
-            return self._parts.bind_sized(stage, *self._in_parts(own), self._steps)
-        part = self._binder.bind(own, feeds)
-        self._has_parts = bool(part.waiting) or len(self._tensors) < len(self.inputs)
-        if self._has_parts:
-            self._options.check_parts(host_names(part.waiting))
-            return self._parts.bind_fixed(part, *self._in_parts(own), self._steps)
-        lowered = self._lowering.lower(part.graph, texts)
-        self.schedule = lowered.scheduled.report
-        check_memory(lowered.image, packed_bytes(lowered.image), self._model.source)
-        if self._images.make_room(lowered, is_batch):
-            self._trim()
-        return self._opener.open(lowered, make_packed_texts(lowered.image, texts))
+        is_bound, start_s = self._compiler.serves(shapes), self._clock()
+        image = self._compiler.compile(shapes, feeds, make_room)
+        if not is_bound:
+            self._compile_times.observe(self._clock() - start_s)
+        self._find_limit()
+        self._loaded_s += self._clock() - start_s
+        return image
 
-    def _in_parts(self, shapes: Shapes) -> tuple[Types, Mapping[str, Port]]:
-        """Inputs and outputs of a model that data-dependent shapes divide into parts."""
-        fed = [port for port in self.inputs if port.name not in self._binder.by_value]
-        inputs = {p.name: None if p.element else TensorType(p.dtype, shapes[p.name]) for p in fed}
-        return inputs, {port.name: port for port in self.outputs}
+    def _find_limit(self) -> None:
+        """Find the longest sample that there is memory for, unless schedules would be measured for it."""
+        options, weights = self._options, self._compiler.lowering.weights
+        if options.memory_bytes is None or options.schedule != "static" or self._is_limit_known:
+            return
+        if weights is not None:  # else the first shape decides
+            self._is_limit_known = True
+            self._limit.search(self._sample_shapes, self._fits, self.max_length)
 
-    @property
-    def _opener(self) -> GraphOpener:
-        lowering, weights, arena = self._lowering, self._weights, self._arena
-        return GraphOpener(lowering, weights, arena, self._pool, self._library, self._model.source)
-
-    @property
-    def _parts(self) -> PartBinder:
-        opener, options = self._opener, self._options
-        return PartBinder(self._model, opener, options.images, machine_bytes(), options.is_open)
-
-    def _new_form(self, shapes: Shapes) -> SizedStage | None:
-        """A stage for these shapes on a form that serves other sizes too; None if none can be made."""
-        if not self._options.is_open or self._binder.by_value or len(self._tensors) < len(self.inputs):
+    def _fits(self, shapes: Shapes) -> bool | None:
+        try:
+            return self._compiler.fits(self._run_shapes(self._padding.fit(shapes), shapes))
+        except InputError:  # no bucket is as large
             return None
-        if any(port.dims is None for port in self.inputs):
-            return None
-        stage = self._forms.open(shapes, self._open_dims, self._binder.bind_first, self._opener.open_form)
-        if stage is not None:
-            self._has_parts = bool(stage.form.graph.waiting)
-        return stage
 
-    @property
-    def _open_dims(self) -> dict[str, tuple[str | None, ...]]:
-        return {port.name: symbols(port) for port in self.inputs}
+    def _run_shapes(self, fit: BucketFit, shapes: Shapes) -> Shapes:
+        return {port.name: fit.shape(port, shapes[port.name]) for port in self._tensors}
 
     def _compile_ahead(self) -> None:
         shapes = {port.name: tuple(d for d in port.dims or () if isinstance(d, int)) for port in self.inputs}

@@ -59,6 +59,7 @@ class RecurrentRunner:
         self._weights: dict[str, np.ndarray] = {}
         self._forms: dict[int, tuple[StageForm, dict[str, int]]] = {}
         self._stages: dict[int, BoundStage] = {}
+        self._needs: dict[int, int] = {}
         self.vectors = self.states = np.zeros((0, 0), np.float32)
         self.numbers = np.zeros(0, np.float32)
         self._needed_bytes, self._load_s, self._cold_s, self.loading_s = 0, 0.0, 0.0, 0.0
@@ -70,6 +71,8 @@ class RecurrentRunner:
             self._load_s = clock() - start_s
             if self._shared is not None:
                 self._shared.ensure_share(self, self._needed_bytes, self._holdings(self._needed_bytes))
+            if memory is not None:
+                self._needs = self._bytes_by_steps()
         except BaseException:
             self.close()
             raise
@@ -97,6 +100,15 @@ class RecurrentRunner:
     def most_bytes(self) -> int | None:
         """The memory limit; with a shared budget, the current share."""
         return self._most if self._shared is None else self._needed_bytes
+
+    @property
+    def most_steps(self) -> int | None:
+        """The most steps that there is memory for; None for all that the model reads."""
+        most = self._most if self._shared is None else self._shared.most_share_of(self)
+        if most is None:
+            return None
+        steps = max((n for n, needed in self._needs.items() if needed <= most), default=0)
+        return None if steps >= self.source.spec.max_tokens else steps
 
     @property
     def memory(self) -> tuple[MemoryPart, ...]:
@@ -211,12 +223,9 @@ class RecurrentRunner:
         """
         if self._most is None and self._shared is None:
             return
-        packed = {name: packed.n_bytes for name, packed in form.image.packed.items()}
-        packed |= {name: constant.nbytes for name, constant in form.image.constants.items()}
-        packed |= {name: array.nbytes for name, array in self._weights.items()}
         arena = max(form.image.arena_bytes, self._arena.n_bytes)
         activations = self._activation_bytes(max(steps, *self._forms, 0), arena)
-        needed = sum(packed.values()) + self.source.n_bytes + activations
+        needed = self._fixed_bytes(form) + activations
         if self._shared is not None:
             self._take(self._shared, needed)
         elif self._most is not None and needed > self._most:
@@ -225,6 +234,24 @@ class RecurrentRunner:
                 f"{self.name}: its weights and words, which are in fp32, take {needed - activations}, "
                 f"activations {activations}. Give at least {needed} bytes, or shorter texts."
             )
+
+    def _bytes_by_steps(self) -> dict[int, int]:
+        """The bytes that the model needs in memory for the form of each length, longer ones to the end."""
+        found, arena, steps = dict[int, int](), 0, LEAST_STEPS
+        while True:
+            form = recurrent_form(self._graph(steps), self._target)
+            arena = max(arena, form.image.arena_bytes)
+            found[steps] = self._fixed_bytes(form) + self._activation_bytes(steps, arena)
+            if steps >= self.source.spec.max_tokens:
+                return found
+            steps *= 2
+
+    def _fixed_bytes(self, form: StageForm) -> int:
+        """Bytes of the weights, those packed for `form` included, and of word vectors."""
+        packed = {name: packed.n_bytes for name, packed in form.image.packed.items()}
+        packed |= {name: constant.nbytes for name, constant in form.image.constants.items()}
+        packed |= {name: array.nbytes for name, array in self._weights.items()}
+        return sum(packed.values()) + self.source.n_bytes
 
     def _take(self, shared: MemoryBudget, n_bytes: int) -> None:
         """Take `n_bytes` of the budget. Raises BudgetError, and changes nothing, if there are fewer."""

@@ -107,6 +107,10 @@ class RecurrentSession(TextSession[None]):
     def loading_s(self) -> float:
         return self.runner.loading_s
 
+    def most_length(self, like: Request | None = None) -> int | None:
+        """The most words that there is memory for; the largest share of a shared budget counts."""
+        return self.runner.most_steps
+
     @property
     def weight_bytes(self) -> int:
         """Bytes of all weights in memory: packed for kernels, those of the source, and word vectors."""

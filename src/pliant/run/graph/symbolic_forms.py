@@ -167,6 +167,10 @@ class SymbolicForms:
                 return form.stage(sizes)
         return None
 
+    def serve(self, shapes: Shapes) -> bool:
+        """Whether an existing form serves these shapes. Safe to call while another thread adds a form."""
+        return any(form.sizes(shapes) is not None for form in self.forms)
+
     def open(
         self,
         shapes: Shapes,

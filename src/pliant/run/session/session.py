@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NoReturn, Sel
 import numpy as np
 
 from pliant.errors import BudgetError, InputError
-from pliant.ir.curve import Curve
+from pliant.ir.curve import Curve, limit
 from pliant.ir.dilation import Dilation
 from pliant.ir.endpoint import ACCURACY_TOLERANCE, Estimate, Request, ServiceLevel
 from pliant.ir.port import Port
 from pliant.ir.reply import Reply
 from pliant.ir.times.bounded_level import BoundedLevel
 from pliant.ir.times.fit import FitSettings, LocalTimes
+from pliant.ir.times.limited_levels import LimitedLevels
+from pliant.ir.times.timing import Timing
 from pliant.kernels.runtime.fork_safe_lock import ForkSafeLock
 from pliant.run.emulated_device import EmulatedDevice
 from pliant.run.memory_use import MemoryUse
@@ -69,7 +71,7 @@ class Session(ABC, Generic[D]):
         self.dilation, self._clock = dilation, clock
         self._emulated = EmulatedDevice(dilation, clock=clock, sleep=sleep)
         self._times: LocalTimes | None = None
-        self._level = BoundedLevel()
+        self._level, self._limited = BoundedLevel(), LimitedLevels()
         self._timing = ForkSafeLock()
         self._loaded_s = 0.0
         self.budgeted: BudgetedSession | None = None
@@ -210,21 +212,24 @@ class Session(ABC, Generic[D]):
         self._times = LocalTimes(FitSettings(degree=self.degree), self.max_length, prior)
         self._level = BoundedLevel(spread)
 
+    def most_length(self, like: Request | None = None) -> int | None:
+        """The longest input that there is memory for; None for all that the model takes, or if unknown. Fast.
+
+        With `like`, inputs whose shape differs from that one in the last open dimension only.
+        """
+        return None
+
+    def compiling(self, request: Request) -> Timing | None:
+        """The expected time to compile for the shape of this request; None if that is done. Fast."""
+        return None
+
     def curve(self, accuracy_floor: float = 0.0) -> Curve:
         """Seconds by length of answers of at least that accuracy, by recent measurements. Raises
         BudgetError.
         """
-        if accuracy_floor > 0.0 and self.best is None:
-            raise BudgetError(
-                f"the accuracy of {self.name} was never measured, so no floor of {accuracy_floor:g} is "
-                "promised: leave it out."
-            )
-        if self.best is not None and accuracy_floor > self.best + ACCURACY_TOLERANCE:
-            raise BudgetError(
-                f"{self.name} has an accuracy of {self.best:.4f} at most, not {accuracy_floor:g}: lower the "
-                "floor."
-            )
-        return self._expected_curve
+        self._check_floor(accuracy_floor)
+        most_n = self.most_length()
+        return self._expected_curve if most_n is None else limit(self._expected_curve, most_n)
 
     def look_again(self) -> None:
         """Update `levels` after devices joined or left; may take as long as planning."""
@@ -240,21 +245,33 @@ class Session(ABC, Generic[D]):
 
     def levels(self) -> tuple[ServiceLevel, ...]:
         """The accuracies available now, worst first; the same tuple until they change."""
-        return self._level.at(self._expected_curve, self.best)
+        return self._limited.at(self._level.at(self._expected_curve, self.best), self.most_length())
 
     def estimate(self, request: Request) -> Estimate:
         """The estimated time of `answer` now; fast, and safe to call during `answer` on another thread.
-        Raises BudgetError.
+        Raises BudgetError for too long an input or too high an accuracy floor.
         """
-        seconds = self.curve(request.accuracy_floor or 0.0).at(request.length)
-        return Estimate(seconds, self.best, max(seconds, self.levels()[-1].bound_curve.at(request.length)))
+        curve, n, most_n = (
+            self.curve(request.accuracy_floor or 0.0),
+            request.length,
+            self.most_length(request),
+        )
+        if most_n is not None and n > most_n:
+            raise BudgetError(
+                f"an input of length {n} needs more memory than {self.name} has, which is enough for "
+                f"{most_n}: give it a shorter input, or more memory."
+            )
+        seconds, bound_s = curve.at(n), self.levels()[-1].bound_curve.at(n)
+        if (compiling := self.compiling(request)) is not None:
+            seconds, bound_s = seconds + compiling.median_s, bound_s + compiling.p95_s
+        return Estimate(seconds, self.best, max(seconds, bound_s))
 
     def answer(self, request: Request) -> Reply[D]:
         """The reply to a request, whatever its deadline. Raises BudgetError for an accuracy floor that cannot
         be met, and the errors of `run`.
         """
-        self.curve(request.accuracy_floor or 0.0)
-        start_s = self._clock()
+        self._check_floor(request.accuracy_floor or 0.0)
+        self._loaded_s, start_s = 0.0, self._clock()
         reply = self._reply(request)
         seconds = self._clock() - start_s
         with self._timing.lock:
@@ -340,6 +357,18 @@ class Session(ABC, Generic[D]):
         if self._after_loading is None or self._after_loading[:2] != (curve, loading_s):
             self._after_loading = curve, loading_s, curve.plus(loading_s)
         return self._after_loading[2]
+
+    def _check_floor(self, accuracy_floor: float) -> None:
+        if accuracy_floor > 0.0 and self.best is None:
+            raise BudgetError(
+                f"the accuracy of {self.name} was never measured, so no floor of {accuracy_floor:g} is "
+                "promised: leave it out."
+            )
+        if self.best is not None and accuracy_floor > self.best + ACCURACY_TOLERANCE:
+            raise BudgetError(
+                f"{self.name} has an accuracy of {self.best:.4f} at most, not {accuracy_floor:g}: lower the "
+                "floor."
+            )
 
     def _record_seconds(self, length: int, seconds: float) -> None:
         """Record the time of an answer, without loading; call with the lock held."""

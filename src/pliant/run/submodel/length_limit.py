@@ -6,6 +6,7 @@ from typing import final
 from pliant.errors import BudgetError
 from pliant.ir.curve import Curve, limit
 from pliant.ir.endpoint import ServiceLevel
+from pliant.ir.times.limited_levels import LimitedLevels
 from pliant.plan.plan import Plan
 from pliant.run.process_memory import MemoryBudget
 from pliant.run.submodel.plans.memory_split import least_weight_bytes, most_tokens
@@ -34,8 +35,7 @@ class LengthLimit:
         self._least_bytes = 0
         self._seen_bytes: int | None = None
         self._most: int | None = None
-        self._given: tuple[ServiceLevel, ...] = ()
-        self._limited: tuple[tuple[ServiceLevel, ...], int | None] = (), None
+        self._levels = LimitedLevels()
 
     def renew(self) -> None:
         """Calculate the weights that are needed at least; this may take as long as planning."""
@@ -82,12 +82,7 @@ class LengthLimit:
 
     def levels(self, levels: tuple[ServiceLevel, ...]) -> tuple[ServiceLevel, ...]:
         """`levels` with the limit; the same tuple until they or the limit change."""
-        most = self.most_tokens
-        if most is None:
-            return levels
-        if self._given is not levels or self._limited[1] != most:
-            self._given, self._limited = levels, (tuple(level.limited(most) for level in levels), most)
-        return self._limited[0]
+        return self._levels.at(levels, self.most_tokens)
 
     def _other_bytes(self) -> int | None:
         """The memory for activations and for all that is not planned; None without a limit."""
