@@ -1,6 +1,7 @@
 """The router's record of one endpoint of this device: levels, queue, and probes."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import final
 
 from pliant.ir.curve import Curve
@@ -10,6 +11,7 @@ from pliant.ir.times.timing import is_hopeless
 from pliant.route.choice.choose_endpoint import Candidate
 from pliant.route.choice.crowding import Dependents
 from pliant.route.choice.energy import local_candidate
+from pliant.route.choice.input_needs import NO_NEEDS, InputNeeds
 from pliant.route.choice.request_terms import Terms
 from pliant.route.probe_schedule import ProbeSchedule
 from pliant.route.router_settings import RouterSettings
@@ -43,7 +45,7 @@ class LocalEndpoint:
         self._is_quicker = False
         self._last_n: int | None = None
         self._way: Candidate | None = None
-        self.wait_s = self._tail_j = 0.0
+        self.wait_s, self._needs = 0.0, NO_NEEDS
         self._usual_wait = RecentAverage(settings.wait_memory_s)
         own_W = 0.0 if settings.power is None else settings.power.compute_W
         self._watts = own_W if watts is None else watts
@@ -75,10 +77,12 @@ class LocalEndpoint:
     @property
     def candidate(self) -> Candidate:
         """This endpoint for an input that arrives now."""
-        crowding = self.dependents.crowding
-        if not (self.wait_s or self._tail_j) and crowding is None:
+        crowding, needs = self.dependents.crowding, self._needs
+        if not self.wait_s and crowding is None and needs == NO_NEEDS:
             return self.way
-        return local_candidate(self.way.levels, self.wait_s, self._watts, self.name, crowding, self._tail_j)
+        levels = needs.applied_to(self.way.levels)
+        made = local_candidate(levels, self.wait_s, self._watts, self.name, crowding, needs.tail_j)
+        return replace(made, compiling_s=needs.compiling_s) if needs.compiling_s else made
 
     def offer(self, levels: tuple[ServiceLevel, ...]) -> bool:
         """Set the `levels` currently offered, worst first; return whether they changed."""
@@ -115,12 +119,12 @@ class LocalEndpoint:
         self._probes.record_answer(self.curve, self._is_in_doubt, known_n, now_s, self._least_s(last_n))
         return is_new
 
-    def set_wait(self, wait_s: float, now_s: float, tail_j: float = 0.0) -> bool:
-        """Set the current wait of an input, and the joules of radios' tails that exchanges now would add.
+    def set_wait(self, wait_s: float, now_s: float, needs: InputNeeds = NO_NEEDS) -> bool:
+        """Set the current wait of an input, and its `needs`, of which predecessors are not informed.
 
-        Returns whether predecessors may have to be informed.
+        Returns whether they may have to be informed of the wait.
         """
-        self._tail_j = tail_j
+        self._needs = needs
         if wait_s != self.wait_s:
             self._usual_wait.set(wait_s, now_s)
             self.wait_s = wait_s

@@ -23,6 +23,7 @@ from pliant.ir.endpoint import ServiceLevel
 from pliant.ir.link import Link
 from pliant.route.advert_cache import AdvertCache, wait_beyond
 from pliant.route.choice.choose_endpoint import LOCAL, Candidate, Choice, Option, choose, rank
+from pliant.route.choice.input_needs import NO_NEEDS, InputNeeds
 from pliant.route.choice.objective import TIME, Objective
 from pliant.route.choice.radio_use import RadioUse
 from pliant.route.choice.request_terms import NO_TERMS, Terms
@@ -265,13 +266,15 @@ class Router:
             self._mark_changed()
         self._next_due_s = min(self._next_due_s, here.probe_at_s)
 
-    def set_wait(self, wait_s: float, now_s: float, endpoint: str = LOCAL, tail_j: float = 0.0) -> None:
-        """Set an input's wait before its work here starts, and the `tail_j` that it would add (`Candidate`).
+    def set_wait(
+        self, wait_s: float, now_s: float, endpoint: str = LOCAL, needs: InputNeeds = NO_NEEDS
+    ) -> None:
+        """Set the time that an input arriving now would wait before its work here starts, and its `needs`.
 
         The next choice here, answers and pings use it as it is. Broadcasts carry the average of the last
         `wait_memory_s`: otherwise all predecessors at once would alternately fill and empty a queue.
         """
-        if self._here[endpoint].set_wait(wait_s, now_s, tail_j):
+        if self._here[endpoint].set_wait(wait_s, now_s, needs):
             self._is_checked = False
 
     # -- predecessors
@@ -305,8 +308,7 @@ class Router:
         return tuple(s.state(now_s) for s in self._successors.values())
 
     def _mark_changed(self) -> None:
-        self._is_stale = True
-        self._is_checked = False
+        self._is_stale, self._is_checked = True, False
 
     def _update(self, successor: str, act: Callable[[Successor], None]) -> None:
         if (peer := self._successors.get(successor)) is not None:
@@ -323,8 +325,7 @@ class Router:
         self._plan_update()
 
     def _plan_update(self) -> None:
-        changes_s = [peer.transfer.changes_at_s for peer in self._successors.values()]
-        self._expects_until_s = min(changes_s, default=inf)
+        self._expects_until_s = min((p.transfer.changes_at_s for p in self._successors.values()), default=inf)
 
     def _refresh_ways(self) -> list[Candidate]:
         """Return this device and its upstreams as currently known, without their queues."""

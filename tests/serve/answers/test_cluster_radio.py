@@ -20,6 +20,7 @@ from pliant.ir.partition import Partition, Share
 from pliant.ir.reply import Reply
 from pliant.route.choice.choose_endpoint import CLUSTER, LOCAL, Choice
 from pliant.route.choice.energy import LTE, PowerModel, RadioModel
+from pliant.route.choice.input_needs import InputNeeds
 from pliant.route.choice.objective import ENERGY, Objective
 from pliant.route.choice.radio_use import RadioTail
 from pliant.route.choice.request_terms import Terms
@@ -165,7 +166,7 @@ def test_the_least_energy_is_chosen_with_the_radios_counted(
         for seconds, joules in parts
     ]
     node.offer(tuple(levels), CLUSTER)
-    node.set_wait(0.0, 0.0, CLUSTER, tail_j)
+    node.set_wait(0.0, 0.0, CLUSTER, InputNeeds(tail_j=tail_j))
     cost = {(LOCAL, 0): objective.per_second * own_s + objective.per_joule * own_s * own_W}
     for i, (seconds, joules) in enumerate(parts):
         bytes_j = joules * (1 + 2 * n / 100)

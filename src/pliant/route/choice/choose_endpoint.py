@@ -48,7 +48,8 @@ class Candidate:
     times that. This device spends `fixed_j` + `per_item_j` * n joules on it, and `watts` for the seconds that
     it takes, except the first `free_s` (eq. 8; eq. 9 with E_tx0 and P_tx). Where the devices of a cluster
     exchange by radio, a level's `exchange_j` is added, and `tail_j` for waking the radios and their tails.
-    `crowding` describes the requests that depend on the endpoint; None without any.
+    `crowding` describes the requests that depend on the endpoint; None without any. Of the levels' times,
+    `compiling_s` are for compiling for the shape of this input.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Candidate:
     free_s: float = 0.0
     crowding: Crowding | None = None
     tail_j: float = 0.0
+    compiling_s: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.levels:
@@ -93,7 +95,8 @@ class Option:
     """A candidate's estimates for one input at one level; 95 % of such answers arrive within `bound_s`.
 
     `excluded` is the constraint of the request that it violates, None if it violates none. The work takes at
-    most `most_s` seconds; None if it may take the rest of the deadline.
+    most `most_s` seconds; None if it may take the rest of the deadline. `compiling_s` of
+    `seconds` are for compiling.
     """
 
     name: str
@@ -104,6 +107,7 @@ class Option:
     cost: float
     excluded: Literal["memory", "floor", "deadline"] | None = None
     most_s: float | None = None
+    compiling_s: float = 0.0
 
     @property
     def accuracy(self) -> float | None:
@@ -341,6 +345,7 @@ def _option(
         c.joules(n, seconds, level),
         _cost(n, c, level, seconds, objective),
         "deadline" if is_late else None,
+        compiling_s=c.compiling_s,
     )
 
 

@@ -35,7 +35,8 @@ class EndpointEstimate:
 
     95 % of its answers take at most `bound_s`, with `accuracy` (a fraction). `constraint` is the term of the
     request that it violates, or "memory". There is memory for inputs of up to length `most_n` (None: all
-    that the model takes). `age_s` is the time since the last contact; `reason` is why it is excluded.
+    that the model takes). Of the seconds of the answer, `compiling_s` are for compiling for the input's
+    shape. `age_s` is the time since the last contact; `reason` is why it is excluded.
     """
 
     target: str
@@ -53,6 +54,7 @@ class EndpointEstimate:
     rtt_s: float | None = None
     bandwidth_Bps: float | None = None
     most_n: int | None = None
+    compiling_s: float | None = None
 
     @property
     def summary(self) -> str:
@@ -62,6 +64,8 @@ class EndpointEstimate:
             found.append(f"{format_seconds(self.total_s)}, 95 % within {format_seconds(self.bound_s)}")
         if self.transfer_s:
             found.append(f"transfer and queue {format_seconds(self.transfer_s)}")
+        if self.compiling_s:
+            found.append(f"compiling for this shape {format_seconds(self.compiling_s)}")
         if self.energy_j:
             found.append(f"{self.energy_j:.3g} J")
         if self.rtt_s is not None and self.bandwidth_Bps is not None and self.age_s is not None:
@@ -173,6 +177,7 @@ def _row(
         total_s=option.seconds,
         bound_s=option.bound_s,
         energy_j=option.energy_j,
+        compiling_s=option.compiling_s or None,
     )
 
 

@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from math import ceil, inf
 from typing import Any, final
@@ -14,6 +15,7 @@ from pliant.ir.endpoint import Request, ServiceLevel
 from pliant.ir.reply import Reply
 from pliant.ir.times.timing import Timing, is_hopeless
 from pliant.route.choice.choose_endpoint import LOCAL
+from pliant.route.choice.input_needs import InputNeeds
 from pliant.route.router import Router
 from pliant.run.session.session import Session
 from pliant.serve.answers.admission import Admission
@@ -33,6 +35,9 @@ _PREPARED = (64, 128, 256, 512)
 """Lengths for which batched execution is prepared before the first request, if time is left."""
 _LONGER = 2.5
 """Expected preparation time of the next of these lengths, relative to the last."""
+
+_RESTS = 3.0
+"""Time without preparing another shape, as a multiple of the time that the last one took."""
 
 
 @final
@@ -64,6 +69,9 @@ class SessionEndpoint:
         self._looking: asyncio.Task[None] | None = None
         self._looked_s, self._look_takes_s = clock(), 0.0
         self._may_change = type(served).look_again is not Session.look_again
+        self._has_shapes = type(served).compiling is not Session.compiling
+        self._unready: Request | None = None
+        self._rests_until_s = -inf
 
     @property
     def most_together(self) -> int:
@@ -109,13 +117,28 @@ class SessionEndpoint:
                 self._metrics.refits.inc()
                 self._on_refit()
         now_s, wait_s = self.clock(), self.backlog_s
+        needs = InputNeeds(tail_j=self._exchanges.tail_j(now_s))
         if pending is not None and pending.due_s is not None and wait_s:
             with suppress(PliantError):  # the router reports infeasible terms
                 wait_s = self._admission.wait_s(self._queue_entry(pending))
-        self._router.set_wait(wait_s, now_s, self.name, self._exchanges.tail_j(now_s))
+        if pending is not None and self._has_shapes:
+            needs = self._needs(pending.request, needs)
+            if may_look and needs.compiling is not None:
+                self._unready = pending.request
+        self._router.set_wait(wait_s, now_s, self.name, needs)
+        if may_look and self._unready is not None:
+            asyncio.get_running_loop().call_soon(self._prepare_unready)  # once the choice is made
         if may_look and self._may_change and now_s - self._looked_s > _LOOK_S and self._admission.is_idle:
             self._looked_s = now_s
             self._looking = asyncio.get_running_loop().create_task(self._look())
+
+    def offer_length(self, n: int) -> None:
+        """As `offer`, for a sample of length n, which is not asked."""
+        sample = None
+        if self._has_shapes and n <= self._served.max_length:
+            with suppress(PliantError):
+                sample = PendingRequest(self._served.request(self._served.sample(n)))
+        self.offer(sample, may_look=False)
 
     async def answer(self, pending: PendingRequest, start: WorkStart | None = None) -> WorkResult[Reply[Any]]:
         """The reply to `pending`. Raises NodeError (503) if the queue is full or the answer would be late."""
@@ -292,9 +315,42 @@ class SessionEndpoint:
             done = await self._admission.run(self._served.look_again, self._look_takes_s)
             self._look_takes_s = done.spent_s
 
+    def _needs(self, asked: Request, needs: InputNeeds) -> InputNeeds:
+        """`needs` with those of the shape of a request."""
+        most_n = self._served.most_length(asked)
+        is_told = most_n == self._served.most_length()  # by the levels
+        compiling = self._served.compiling(asked)
+        return replace(needs, compiling=compiling, most_n=None if is_told else most_n)
+
+    def _prepare_unready(self) -> None:
+        """Answer the latest request whose shape was not ready, if it went elsewhere, so that later ones need
+        not; not while the model is busy, and for a part of the time.
+        """
+        request = self._unready
+        if request is None or not self._admission.is_idle or self.clock() < self._rests_until_s:
+            return
+        self._unready = None
+        if self._served.compiling(request) is not None:
+            self._probing = asyncio.get_running_loop().create_task(self._prepare_shape(request))
+
+    async def _prepare_shape(self, request: Request) -> None:
+        if not self._admission.is_idle:  # it has just been submitted, or another one
+            self._unready = request
+            return
+        start_s = self.clock()
+        await self._run_probe(request)
+        self._rests_until_s = self.clock() + _RESTS * (self.clock() - start_s)
+
     async def _probe(self, n: int) -> None:
         try:
             sample = self._served.request(self._served.sample(n))
+        except PliantError as error:
+            self._log_failure(error)
+        else:
+            await self._run_probe(sample)
+
+    async def _run_probe(self, sample: Request) -> None:
+        try:
             quickest = PendingRequest(sample, due_s=self.clock(), best_effort=True)
             expected_s = self._served.estimate(quickest.at(self.clock())).seconds
             done = await self._admission.run(partial(self._compute_if_faster, quickest), expected_s)

@@ -243,7 +243,7 @@ class RoutedSession(Session[RoutedDetails]):
         terms = Terms(request.deadline_s, request.accuracy_floor).with_defaults(self._node.terms)
 
         async def chosen() -> Option:
-            self._node.dispatcher.offer()
+            self._node.dispatcher.offer(PendingRequest(request))
             now_s, objective = self._node.clock(), self._node.objective
             router = self._node.router
             return router.choose(request.length, now_s, objective, terms=terms, is_coming=False).option

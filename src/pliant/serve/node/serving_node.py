@@ -286,7 +286,8 @@ class ServingNode:
 
     def explain(self, n: int, terms: Terms = NO_TERMS) -> Explanation:
         """Explain the current choice for an input of length n; `terms` override those of this node."""
-        self.dispatcher.offer()
+        for local in self.dispatcher.here.values():
+            local.offer_length(n)
         found = explain(self.router, n, self.objective, terms.with_defaults(self.terms), self.clock())
         return found if self._memory is None else replace(found, memory=self._memory.shares)
 
