@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -12,8 +13,9 @@ import pliant
 from pliant.api.open_endpoint import open_endpoint
 from pliant.errors import BudgetError
 from pliant.run.submodel.elastic_session import ElasticSession
+from pliant.system.linux.memory import rss_bytes
 from tests.run.conftest import paper_profile
-from tests.serve.nodes import running
+from tests.serve.nodes import PATIENCE_S, running
 from tests.serve.test_routing import metric, until
 
 LONG = " ".join(["good film"] * 6)
@@ -54,3 +56,33 @@ def test_a_text_too_long_for_the_memory_is_answered_above(tiny_store: Callable[.
         until(lambda: httpx.post(url, json=body).status_code == 200)  # it knows the node above by then
         assert httpx.post(url, json=body).json()["parameters"]["endpoint"] == "large"
         assert metric(small, "pliant_fallbacks_total") == 0
+
+
+def test_a_flood_of_texts_too_long_for_the_memory_is_refused_at_once(tiny_store: Callable[..., Path]) -> None:
+    """64 clients are told the longest length; none of their texts is run, and memory stays as it was."""
+    store = tiny_store(n_layers=4, widths=(2, 4))
+    little = {"memory": _least_bytes(store), "length": 8, "profile": paper_profile()}
+    session = open_endpoint(str(store), **little)
+    (most_n,) = {level.most_n for level in session.levels()}
+    body = {"inputs": [{"name": "text", "shape": [1], "datatype": "BYTES", "data": [LONG]}]}
+    with (
+        running(session) as node,
+        ThreadPoolExecutor(64) as clients,
+        httpx.Client(timeout=2 * PATIENCE_S) as http,
+    ):
+
+        def flood(n: int) -> None:
+            url = f"{node.url}/v2/models/{store.name}/infer"
+            for refused in clients.map(lambda _: http.post(url, json=body), range(n)):
+                assert refused.status_code == 422
+                assert f"up to {most_n}. Give a shorter input" in refused.json()["error"]
+
+        flood(256)
+        used, rss = session.memory, rss_bytes()
+        for _ in range(3):
+            flood(256)
+        assert session.memory.parts == used.parts
+        assert rss_bytes() - rss < 4_000_000
+        assert metric(node, "pliant_fallbacks_total") == 0
+        assert metric(node, 'pliant_requests_total{outcome="refused"}') == 4 * 256
+        assert metric(node, 'pliant_compute_seconds_count{target="local"}') == 0
