@@ -23,17 +23,18 @@ N_CLIENTS, MOST_N = 32, 60
 
 
 class Shaped(Upper):
-    """It compiles for each length, which takes half a minute. Only a shape tells that it has memory up to
-    length `most_n`.
+    """It compiles for each length in `compiling_s`. Only a shape tells that it has memory up to length
+    `most_n`.
     """
 
-    def __init__(self, mark: str = "", most_n: int | None = None) -> None:
+    def __init__(self, mark: str = "", most_n: int | None = None, compiling_s: float = 30.0) -> None:
         super().__init__(mark=mark)
+        self._compiling = Timing(compiling_s, compiling_s)
         self._ready: set[int] = set()
         self._most_n = most_n
 
     def compiling(self, request: Request) -> Timing | None:
-        return None if request.length in self._ready else Timing(30.0, 40.0)
+        return None if request.length in self._ready else self._compiling
 
     def most_length(self, like: Request | None = None) -> int | None:
         return None if like is None else self._most_n
@@ -83,6 +84,26 @@ def test_a_shape_that_is_not_ready_is_answered_by_a_node_where_it_is() -> None:
         until(lambda: served.compiling(served.request({"text": [text.encode()]})) is None)
         assert ask(node, text, deadline_s=20.0).json()["outputs"][0]["data"] == [text.upper() + "@here"]
         assert metric(node, "pliant_fallbacks_total") == 0
+
+
+def test_a_request_that_is_answered_here_is_not_answered_again() -> None:
+    """Its own run made the shape ready, so nothing is left to prepare."""
+    served, above = Shaped("@here", compiling_s=0.01), Upper(mark="@above")
+    with (
+        running(above, name="above", **fixed(*LATE)) as upstream,
+        running(served, name="here", upstreams=(upstream.url,), **fixed(*AT_ONCE)) as node,
+    ):
+        until(lambda: explained(node, 20)["candidates"][-1]["total_s"] is not None)
+        given = [letter * 20 for letter in "abcd"] + [letter * 21 for letter in "efgh"]
+        for text in given:
+            assert ask(node, text, deadline_s=PATIENCE_S).status_code == 200
+        assert node.node is not None
+        local = node.node.local
+        until(lambda: local.n_waiting == 0 and local.backlog_s == 0.0)
+        assert ask(node, "i" * 20).status_code == 200
+        assert sorted(text for text in served.answered if text[:1] in b"bcdefgh") == sorted(
+            text.encode() for text in given[1:]
+        )
 
 
 def test_a_shape_without_memory_is_answered_above_at_once() -> None:
