@@ -344,6 +344,7 @@ def test_the_longest_input_that_memory_allows_is_known(store: Store, kernel_cach
             if most == 10**8:
                 assert most_n is None
                 continue
+            assert most_n == session.most_length()
             assert most_n is not None
             assert 8 <= most_n < session.max_length
             fits, too_long = (session.request(session.sample(n)) for n in (most_n, most_n + 1))

@@ -209,6 +209,9 @@ class ElasticSession(TextSession[ElasticDetails]):
         """A few of the accuracies available now, worst first, with time bounds."""
         return self._plans.limit.levels(self.trade.levels())
 
+    def most_length(self, like: Request | None = None) -> int | None:
+        return self._plans.limit.most_tokens
+
     def look_again(self) -> None:
         """Divide the shared budget among the models anew, by their recent request rates."""
         if self.share is not None:
@@ -300,9 +303,7 @@ class ElasticSession(TextSession[ElasticDetails]):
             self._renew_trade()
 
     def give_way(self) -> None:
-        """Free half the preload buffer, top layers first; keep it if the target could not be met
-        otherwise.
-        """
+        """Free half the preload buffer, top layers first, unless the target could then not be met."""
         with self._turns.lock:
             self._check_open()
             if self._pressure is not None:
@@ -376,9 +377,7 @@ class ElasticSession(TextSession[ElasticDetails]):
             return reply
 
     def _renew_trade(self) -> None:
-        """Renew the trade after the weights in memory changed, if requests are answered; call with the lock
-        held.
-        """
+        """With the lock held: renew the trade, if it was used, after the weights in memory changed."""
         if self._plans.single is not None:
             self._plans.renew()
 
