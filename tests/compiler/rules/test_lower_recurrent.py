@@ -159,3 +159,34 @@ def test_a_batch_may_come_before_time(op: str, cache: Path) -> None:
     got = run_node(op, turned, {**attributes, "layout": 1}, types=types, isa=AVX2, cache=cache)
     for mine, theirs in zip(got, expected, strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("isa", ISAS, ids=lambda isa: isa.name)
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize(("op", "resets_late"), [("LSTM", 0), ("GRU", 1), ("GRU", 0), ("RNN", 0)])
+@pytest.mark.parametrize(
+    "lengths", [(9, 4, 4, 3, 1), (2, 1), (13, 12, 9, 9, 7, 7, 6, 5, 3, 3, 2, 2, 1, 1, 0)]
+)
+def test_concatenated_sequences_answer_as_each_alone(
+    op: str, resets_late: int, direction: str, lengths: tuple[int, ...], isa: Isa, cache: Path
+) -> None:
+    """In any order of their rows, which other rows stand between; a sequence of no steps has no answer."""
+    attributes: dict[str, Any] = {"hidden_size": 37, "direction": direction}
+    if resets_late:
+        attributes["linear_before_reset"] = 1
+    n, D = len(lengths), DIRECTIONS[direction]
+    _, w, r, b, *_ = layer(op, 1, 1, 9, 37, D)
+    starts = np.zeros(n, np.int32)
+    order = np.random.default_rng(n).permutation(n)
+    starts[order] = np.cumsum([0, *(lengths[i] + 1 for i in order[:-1])])
+    x = np.random.default_rng(1).uniform(-1, 1, (1, sum(lengths) + n, 9)).astype(np.float32)
+    given = [x, w, r, b, np.int32(lengths), None, None, None, starts]
+    types = [TensorType("float32", (1, x.shape[1], D, 37)), TensorType("float32", (n, D, 37))]
+    here, known = {**attributes, "layout": 1}, (1, 2, 3)
+    y, y_h = run_node(op, given, here, types=types, isa=isa, constants=known, cache=cache)
+    for i, length in enumerate(lengths):
+        rows = slice(starts[i], starts[i] + length)
+        if length:
+            want = onnxruntimes(op, [x[0, rows, None], w, r, b], attributes)
+            np.testing.assert_allclose(y[0, rows], want[0][:, :, 0], rtol=1e-5, atol=1e-5)
+            np.testing.assert_allclose(y_h[i], want[1][:, 0], rtol=1e-5, atol=1e-5)

@@ -144,3 +144,18 @@ def test_the_greatest_over_rows_is_exact(library: Library, rows: int, n: int) ->
     call(address(library, MOST, maximum_ir), args, mean_units(n))
     np.testing.assert_array_equal(out[:n], x[:, :n].max(axis=0))
     assert (out[n:] == 7).all()
+
+
+@pytest.mark.parametrize("n", [1, 64, 100, 200])
+def test_rows_of_several_texts_are_pooled_by_text(library: Library, n: int) -> None:
+    """A row of the output for each, in any order, of all column blocks; nothing is written past them."""
+    lengths, starts = np.int32([3, 1, 70]), np.int32([71, 75, 0])
+    x = floats(76, n + 3)
+    for name, ir, wanted in ((MEAN, mean_ir, np.mean), (MOST, maximum_ir, np.max)):
+        out = np.full((4, n), 7, np.float32)
+        args = MeanArgs(x.ctypes.data, n + 3, 0, out.ctypes.data, n, starts.ctypes.data, lengths.ctypes.data)
+        call(address(library, name, ir), args, mean_units(n, len(lengths)))
+        for start, length, found in zip(starts, lengths, out, strict=False):
+            rows = x[start : start + length, :n].astype(np.float64)
+            np.testing.assert_allclose(found, wanted(rows, axis=0), atol=1e-6)
+        assert (out[3] == 7).all()

@@ -3,7 +3,16 @@
 import numpy as np
 import pytest
 
-from pliant.models.recurrent.recurrent_graph import LOGITS, POOLED, STATES, VECTORS, recurrent_graph
+from pliant.ir.graph import TensorType
+from pliant.models.recurrent.recurrent_graph import (
+    LENGTHS,
+    LOGITS,
+    POOLED,
+    STARTS,
+    STATES,
+    VECTORS,
+    recurrent_graph,
+)
 from pliant.models.recurrent.recurrent_source import random_recurrent
 from pliant.models.recurrent.recurrent_spec import RecurrentSpec
 
@@ -23,6 +32,18 @@ def test_states_and_the_answer_come_out(labels: tuple[str, ...] | None) -> None:
     assert graph.outputs == (STATES, POOLED if labels is None else LOGITS)
     assert graph.types[STATES].shape == (11, 14)
     assert graph.types[graph.outputs[1]].shape == ((1, 28) if labels is None else (1, 3))
+
+
+def test_several_texts_are_concatenated_and_have_an_answer_each() -> None:
+    """Their rows stand behind each other, wherever `starts` says."""
+    spec = RecurrentSpec("lstm", 9, 5, 7, 2, pooling=("last", "mean"), labels=("bad", "good"))
+    graph = recurrent_graph(spec, weights(spec), 11, texts=4)
+    assert graph.inputs == (VECTORS, STARTS, LENGTHS)
+    assert graph.types[VECTORS].shape == (1, 11, 5)
+    assert {graph.types[name] for name in (STARTS, LENGTHS)} == {TensorType("int32", (4,))}
+    assert graph.types[STATES].shape == (11, 7)
+    assert graph.types[LOGITS].shape == (4, 2)
+    assert graph.constants.keys() == recurrent_graph(spec, weights(spec), 11).constants.keys()
 
 
 def test_constants_are_the_same_at_every_length() -> None:

@@ -6,7 +6,8 @@ CodedMatMulInteger(q, scales, step, slices, bias, residual?) is the same on the 
 at the weights' int8 `step`, and CodedMatMulBfloat(q, slices, bias, residual?) on the bfloat16 of
 RoundRows(a). PaddedLayerNormalization(x, weight, bias) normalises as many columns as there are weights and
 sets the others to zero. SelfAttention is that of lower_texts.py. EmbedTokens(ids, types, word, codebook?,
-position, type?) sums rows of tables. PoolRows(x) is the mean or the maximum of all rows, or the first row.
+position, type?) sums rows of tables. PoolRows(x) is the mean or the maximum of all rows, or the first row;
+PoolRows(x, starts, lengths) a row for each text, of its own rows.
 
 With the attribute `extent` an operator may run over fewer rows than its tensors have: the rows of one or more
 texts. These operators are not allowed in models from files, since a descriptor holds addresses, which a file
@@ -209,11 +210,11 @@ def _embed(node: Node, graph: Graph, target: Target) -> LoweredNode:
 
 
 def _pool(node: Node, graph: Graph, target: Target) -> LoweredNode:
-    x, y = node.inputs[0], node.outputs[0]
+    (x, *ranges), y = node.inputs, node.outputs[0]
     if node.text("mode") == "cls":
         return LoweredNode(aliases=(TensorAlias(y, x),))
     rows, columns = graph.types[x].shape
-    units = rowwise.mean_units(columns)
+    units = rowwise.mean_units(columns, graph.types[y].shape[0])
     is_most = node.text("mode") == "max"
     fields: dict[str, FieldValue] = {
         "x": Ref(x),
@@ -221,13 +222,14 @@ def _pool(node: Node, graph: Graph, target: Target) -> LoweredNode:
         "n_rows": rows,
         "out": Ref(y),
         "n": columns,
+        **{name: Ref(given) for name, given in zip(("starts", "lengths"), ranges, strict=False)},
     }
     call = Call(
         kernel=Kernel(rowwise.MOST, rowwise.maximum_ir) if is_most else Kernel(rowwise.MEAN, rowwise.mean_ir),
         layout=rowwise.MeanArgs,
         fields=fields,
         n_units=units,
-        reads=(x,),
+        reads=node.inputs,
         writes=(y,),
         label=node.name,
         extent=_extent(node, ("n_rows",), lambda lengths: (units, 1)),

@@ -1,7 +1,9 @@
 """Lower LSTM, GRU and RNN: one product for all inputs, then a kernel that contains the time loop.
 
-Gates are in ONNX's order. With the attribute `extent`, used in pliant's own graphs, a sequence may have fewer
-steps than its tensors.
+Gates are in ONNX's order. In pliant's own graphs, a sequence may have fewer steps than its tensors, with the
+attribute `extent`. With a ninth input, the first row of each sequence, int32 [batch], the sequences are
+concatenated along the steps of x and y, whose batch is 1; their lengths are then given, the longest first,
+and `layout` is 1.
 """
 
 from collections.abc import Sequence
@@ -37,6 +39,8 @@ from pliant.kernels.recurrent.recurrent_weights import (
     interleave_ir,
 )
 
+_STARTS = 8
+"""The input with the first row of each sequence."""
 _DEFAULTS = {"LSTM": ("sigmoid", "tanh", "tanh"), "GRU": ("sigmoid", "tanh"), "RNN": ("tanh",)}
 
 
@@ -53,6 +57,12 @@ class _Layer:
     hidden: int
     gates: int
     is_batch_first: bool
+    is_concatenated: bool
+
+    @property
+    def rows(self) -> int:
+        """Rows of the input."""
+        return self.steps if self.is_concatenated else self.steps * self.batch
 
     @property
     def blocks(self) -> int:
@@ -74,19 +84,18 @@ def _recurrent(node: Node, graph: Graph, target: Target) -> LoweredNode:
     layer = _layer(node, graph)
     names, parts = _weights(layer, graph)
     pre = layer.temporary("pre")
-    rows = layer.steps * layer.batch
     first = conv_call(
         ConvTensors(node.inputs[0], names["inputs"], names["bias"], pre),
         ConvForm("nhwc", "nhwc"),
-        matrix_shape(rows, layer.inputs, layer.columns),
+        matrix_shape(layer.rows, layer.inputs, layer.columns),
         target,
         node.label,
     )
     cells, memory = _cells(layer, names, pre, target)
     if node.flag("extent"):
-        assert layer.batch == 1, "an extent is of one sequence"
+        assert layer.batch == 1 or layer.is_concatenated, "an extent is of one row after another"
         first, cells = _with_extents(first, cells)
-    temporaries = {pre: 4 * rows * layer.columns, **memory}
+    temporaries = {pre: 4 * layer.rows * layer.columns, **memory}
     calls = [call for part in parts for call in part.calls]
     packed: dict[str, PackedConstant] = {}
     for part in parts:
@@ -119,6 +128,10 @@ def _layer(node: Node, graph: Graph) -> _Layer:
     steps, batch = (x.shape[1], x.shape[0]) if is_batch_first else x.shape[:2]
     if 0 in x.shape:
         raise GraphError(f"node {node.label!r}: {node.inputs[0]!r} is {x}, which has nothing to read.")
+    is_concatenated = len(node.inputs) > _STARTS
+    if is_concatenated:
+        assert is_batch_first, "concatenated sequences have no stride"
+        batch = graph.types[node.inputs[_STARTS]].size
     hidden = graph.types[node.inputs[2]].shape[-1]
     resets_late = node.flag("linear_before_reset")
     cells: dict[str, CellVariant] = {
@@ -136,6 +149,7 @@ def _layer(node: Node, graph: Graph) -> _Layer:
         hidden,
         w.shape[1] // hidden,
         is_batch_first,
+        is_concatenated,
     )
 
 
@@ -253,11 +267,11 @@ def _calls(
 ) -> list[Call]:
     node, B, S, H, D = layer.node, layer.batch, layer.steps, layer.hidden, layer.directions
     form = RecurrentForm(layer.cell, tuple(name for name, _, _ in acts))
-    states = [layer.input(n) for n in (4, 5, 6)]
+    states = [layer.input(n) for n in (4, 5, 6, _STARTS)]
     outputs = dict(zip(("y", "y_h", "y_c"), (*node.outputs, "", ""), strict=False))
     inputs = {
         **{name: names[name] for name in ("pre", "weights", "late_weights", "hidden_bias", "peepholes")},
-        **dict(zip(("lengths", "initial_h", "initial_c"), states, strict=True)),
+        **dict(zip(("lengths", "initial_h", "initial_c", "starts"), states, strict=True)),
     }
     tensors = {**inputs, **outputs, "memory": names["memory"]}
     first_of_batch = layer.is_batch_first

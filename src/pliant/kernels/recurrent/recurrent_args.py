@@ -16,6 +16,10 @@ GATES: dict[CellVariant, int] = {"lstm": 4, "gru": 3, "gru_reset_before": 3, "rn
 class RecurrentArgs(ctypes.Structure):
     """One or two directions over a batch of sequences; float32, strides in floats, inner dimension dense.
 
+    With `starts`, int32, the sequences are concatenated without padding: step t of sequence b is row
+    starts[b] + t of `pre` and `y`, whose rows are pre_t and y_t floats apart. `lengths` are then given, the
+    longest first, and a step computes only the sequences that have not ended.
+
     `pre` are the inputs' products with biases, rows [block][gate][16] of `pre_d` floats for each direction;
     the row of step t and sequence b is t * pre_t + b * pre_b floats away. `weights` are
     [direction][block][gate][depth][16], for gru_reset_before two such arrays, of two gates and of one.
@@ -23,9 +27,9 @@ class RecurrentArgs(ctypes.Structure):
     [direction][block][3 * 16]. `lengths` are int32 for each sequence. All pointers except `pre` and `weights`
     may be null, including outputs.
 
-    A crew has `unit_rows` sequences of one direction: directions from `first_direction` on; an odd one runs
-    backwards, the first one if `backward`. It has `members`, which take `shares` of each product, and shares
-    `memory`. There are `hidden` units, in blocks of 16.
+    A crew has up to `unit_rows` sequences of one direction, every `row_blocks`-th of the batch: directions
+    from `first_direction` on; an odd one runs backwards, the first one if `backward`. It has `members`, which
+    take `shares` of each product, and shares `memory`. There are `hidden` units, in blocks of 16.
     """
 
     _fields_ = (
@@ -35,6 +39,7 @@ class RecurrentArgs(ctypes.Structure):
         ("hidden_bias", ctypes.c_void_p),
         ("peepholes", ctypes.c_void_p),
         ("lengths", ctypes.c_void_p),
+        ("starts", ctypes.c_void_p),
         ("initial_h", ctypes.c_void_p),
         ("initial_c", ctypes.c_void_p),
         ("y", ctypes.c_void_p),

@@ -1,7 +1,8 @@
 """LSTM, GRU and RNN over whole sequences, the loop over time inside; float32.
 
 The inputs' products come from a convolution's kernel; here each step adds the state's products, 16 hidden
-units with all their gates at a time, and applies the cell.
+units with all their gates at a time, and applies the cell. All sequences of a step share one reading of the
+weights.
 
 A crew of threads shares some sequences of one direction. Its work is numbered: shares of the hidden units
 within products within steps. A thread that takes a number computes that share when all shares of the previous
@@ -68,10 +69,10 @@ def _write_member(module: Module, form: RecurrentForm) -> None:
     params = (("args", "ptr"), ("crew", "i64"), ("scratch", "ptr"))
     with module.function("member", params, attributes="noinline", is_exported=False) as f:
         args, number, scratch = f.params
-        steps, shares = f.fields(args, RecurrentArgs, "steps", "shares")
+        (shares,) = f.fields(args, RecurrentArgs, "shares")
         crew = _CrewWriter(f, args, number)
         n_passes = len(form.passes)
-        total = steps * n_passes * shares
+        total = crew.steps * n_passes * shares
         with f.repeat() as loop:
             ticket = f.op(f"atomicrmw add {crew.next_ticket}, i64 1 acq_rel", "i64")
             is_work = ticket < total
@@ -104,12 +105,16 @@ class _CrewWriter:
         batch, unit_rows, row_blocks, first = self.integers(
             "batch", "unit_rows", "row_blocks", "first_direction"
         )
-        self.hidden, self.blocks, self.steps, backward = self.integers(
+        self.hidden, self.blocks, self.most_steps, backward = self.integers(
             "hidden", "blocks", "steps", "backward"
         )
+        (starts,) = f.fields(args, RecurrentArgs, "starts")
+        self.is_concatenated = starts.compare("ne", 0)
         self.direction = number // row_blocks + first
-        self.first_row = number % row_blocks * unit_rows
-        self.rows = f.least(unit_rows, batch - self.first_row)
+        # Every row_blocks-th sequence: where they are sorted by length, crews have about equal work.
+        self.row_blocks, self.first = row_blocks, number % row_blocks
+        self.rows = (batch - self.first + (row_blocks - 1)) // row_blocks
+        self.steps = self.end(f.const(0))
         self.is_backward = (backward + self.direction - first) & 1
         self.width = self.blocks * LANES
         (memory,) = f.fields(args, RecurrentArgs, "memory")
@@ -119,6 +124,38 @@ class _CrewWriter:
     def state(self, n: "int | Value") -> Value:
         """The n-th of the states, [row][width]."""
         return self.f.at(self.next_ticket, self.rows * self.width * n + 2 * _COUNTER_FLOATS)
+
+    def sequence(self, row: Value) -> Value:
+        """The number of a row's sequence in the batch."""
+        return row * self.row_blocks + self.first
+
+    def length(self, row: Value) -> Value:
+        """Steps of a row's sequence."""
+        f = self.f
+        (lengths,) = f.fields(self.args, RecurrentArgs, "lengths")
+
+        def own() -> list[Value]:
+            n = f.cast("sext", f.load(f.at(lengths, self.sequence(row), "i32"), "i32"), "i64")
+            return [f.least(n, self.most_steps)]
+
+        return f.choose(lengths.compare("ne", 0), own, lambda: [self.most_steps])[0]
+
+    def end(self, row: Value) -> Value:
+        """Steps that are computed of a row's sequence: its own if sequences are concatenated, else those of
+        the longest.
+        """
+        return self.f.choose(self.is_concatenated, lambda: [self.length(row)], lambda: [self.most_steps])[0]
+
+    def live_rows(self, t: Value) -> Value:
+        """Rows that are computed in step t, the first ones."""
+        f = self.f
+
+        def count() -> list[Value]:
+            with f.loop(0, self.rows, carry=[f.const(0)]) as loop:
+                loop.carry([loop.carried[0] + f.cast("zext", t < self.length(loop.index), "i64")])
+            return loop.carried[:1]
+
+        return f.choose(self.is_concatenated, count, lambda: [self.rows])[0]
 
     def start(self) -> None:
         """Write initial states; zero if none are given, and in padding."""
@@ -130,7 +167,7 @@ class _CrewWriter:
             (given,) = f.fields(self.args, RecurrentArgs, name)
             with f.each(0, self.rows) as row, f.each(0, self.width) as i:
                 exists = (i < self.hidden) & given.compare("ne", 0)
-                at = (row + self.first_row) * state_b + self.direction * state_d + i
+                at = self.sequence(row) * state_b + self.direction * state_d + i
                 zero = f.const(0.0, "float")
                 value = f.choose(exists, partial(_load_at, f, given, at), partial(_as_list, zero))
                 f.store(value[0], f.at(self.state(n), row * self.width + i))
@@ -146,7 +183,7 @@ class _ShareWriter:
         self, f: Function, form: RecurrentForm, crew: _CrewWriter, t: Value, share: Value, scratch: Value
     ) -> None:
         self.f, self.form, self.crew, self.t, self.sums = f, form, crew, t, scratch
-        self.args, self.rows, self.first_row = crew.args, crew.rows, crew.first_row
+        self.args, self.rows = crew.args, crew.live_rows(t)
         self.direction, self.width, self.blocks = crew.direction, crew.width, crew.blocks
         (shares,) = crew.integers("shares")
         self.first = crew.blocks * share // shares
@@ -155,9 +192,9 @@ class _ShareWriter:
 
     def write_pass(self, n_pass: int) -> None:
         """The share of the step's first or second product, and the cell update after it."""
-        f, count = self.f, self.form.passes[n_pass]
+        f, crew, count = self.f, self.crew, self.form.passes[n_pass]
         weights = f.fields(self.args, RecurrentArgs, "weights", "late_weights")[n_pass]
-        operand = self.crew.state(4) if n_pass else self.h
+        operand = crew.state(4) if n_pass else self.h
         first_gate = sum(self.form.passes[:n_pass])
         is_last = n_pass == len(self.form.passes) - 1
         with f.each(self.first, self.stop) as block:
@@ -166,14 +203,14 @@ class _ShareWriter:
             b = f.at(weights, (self.direction * self.blocks + block) * (self.width * (count * LANES)))
             f.call(f"products{count}", "void", operand, self.width, b, self.sums, self.rows, self.width)
             with f.each(0, self.rows) as row:
-                is_live = f.cast("zext", self.t < self._length(row), "i64")
+                is_live = f.cast("zext", self.t < crew.length(row), "i64")
                 with f.each(0, LANES, f.lanes) as lane:
                     call_cell(f, n_pass, self._cell_at(row, block, lane, count), is_live)
         if is_last:
             with f.each(0, self.rows) as row:
                 self._write_y(row)
-            with f.when((self.t + 1).compare("eq", self.crew.steps)):
-                self._write_last()
+                with f.when((self.t + 1).compare("eq", crew.end(row))):
+                    self._write_last(row)
 
     def _begin(self, row: Value, block: Value, first: int, count: int) -> None:
         """Sums start with the inputs' products; those of the reset gate's product with their bias."""
@@ -211,10 +248,8 @@ class _ShareWriter:
         """The share's part of the step's output: zeros after the end of a sequence."""
         f = self.f
         (y,) = f.fields(self.args, RecurrentArgs, "y")
-        y_t, y_b, y_d = self.crew.integers("y_t", "y_b", "y_d")
         with f.when(y.compare("ne", 0)):
-            at = self._time(row) * y_t + (row + self.first_row) * y_b + self.direction * y_d
-            to = f.at(y, at)
+            to = f.at(y, self._row_offset(row, *self.crew.integers("y_t", "y_b", "y_d")))
 
             def live() -> list[Value]:
                 self._copy(f.at(self.following, row * self.width), to)
@@ -225,16 +260,16 @@ class _ShareWriter:
                     f.store(f.const(0.0, "float"), f.at(to, i))
                 return []
 
-            f.choose(self.t < self._length(row), live, ended)
+            f.choose(self.t < self.crew.length(row), live, ended)
 
-    def _write_last(self) -> None:
-        """Write the share's part of the final states to the outputs."""
+    def _write_last(self, row: Value) -> None:
+        """Write the share's part of a row's final states to the outputs."""
         f = self.f
         state_b, state_d = self.crew.integers("state_b", "state_d")
         for state, name in ((self.following, "y_h"), (self.crew.state(2), "y_c")):
             (to,) = f.fields(self.args, RecurrentArgs, name)
-            with f.when(to.compare("ne", 0)), f.each(0, self.rows) as row:
-                at = (row + self.first_row) * state_b + self.direction * state_d
+            with f.when(to.compare("ne", 0)):
+                at = self.crew.sequence(row) * state_b + self.direction * state_d
                 self._copy(f.at(state, row * self.width), f.at(to, at))
 
     def _copy(self, source: Value, to: Value) -> None:
@@ -250,28 +285,26 @@ class _ShareWriter:
         """One past the share's last hidden unit."""
         return self.f.least(self.stop * LANES, self.crew.hidden)
 
-    def _length(self, row: Value) -> Value:
-        """Steps of a row's sequence."""
-        f = self.f
-        (lengths,) = f.fields(self.args, RecurrentArgs, "lengths")
-
-        def own() -> list[Value]:
-            n = f.cast("sext", f.load(f.at(lengths, row + self.first_row, "i32"), "i32"), "i64")
-            return [f.least(n, self.crew.steps)]
-
-        return f.choose(lengths.compare("ne", 0), own, lambda: [self.crew.steps])[0]
-
     def _time(self, row: Value) -> Value:
         """The position of this step in the sequence; the step number after the sequence has ended."""
-        length = self._length(row)
+        length = self.crew.length(row)
         turns = (self.t < length) & self.crew.is_backward.compare("ne", 0)
         return self.f.select(turns, length - 1 - self.t, self.t)
 
     def _input_row(self, row: Value) -> Value:
-        pre_t, pre_b, pre_d = self.crew.integers("pre_t", "pre_b", "pre_d")
         (pre,) = self.f.fields(self.args, RecurrentArgs, "pre")
-        at = self._time(row) * pre_t + (row + self.first_row) * pre_b + self.direction * pre_d
-        return self.f.at(pre, at)
+        return self.f.at(pre, self._row_offset(row, *self.crew.integers("pre_t", "pre_b", "pre_d")))
+
+    def _row_offset(self, row: Value, step: Value, sequence: Value, direction: Value) -> Value:
+        """The place of this step of a row's sequence, from the strides of an array."""
+        f, number = self.f, self.crew.sequence(row)
+        (starts,) = f.fields(self.args, RecurrentArgs, "starts")
+
+        def concatenated() -> list[Value]:
+            return [f.cast("sext", f.load(f.at(starts, number, "i32"), "i32"), "i64") * step]
+
+        begin = f.choose(self.crew.is_concatenated, concatenated, lambda: [number * sequence])[0]
+        return begin + self._time(row) * step + self.direction * direction
 
 
 def _load_at(f: Function, pointer: Value, index: Value) -> list[Value]:

@@ -1,11 +1,13 @@
 """Kernels over rows of activations: layer norm, softmax, mean, maximum.
 
-A unit is one row, except for the last two, where it is MEAN_COLUMNS columns. The output may be the input.
+A unit is one row, except for the last two, where it is MEAN_COLUMNS columns of a text. The output may be the
+input.
 Each `..._ir` defines one kernel, named as its `_NAME`.
 """
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from math import inf
 
 from pliant.kernels.emit import vmath
@@ -50,7 +52,10 @@ class RowArgs(ctypes.Structure):
 
 
 class MeanArgs(ctypes.Structure):
-    """out[:n] = mean, or maximum, over n_rows >= 1 rows of x[:, :n], float32 with a row stride in floats."""
+    """out[:n] = mean, or maximum, over n_rows >= 1 rows of x[:, :n], float32 with a row stride in floats.
+
+    With `starts` and `lengths`, int32, `out` has a row for each text: that of its rows, from starts[i] on.
+    """
 
     _fields_ = (
         ("x", ctypes.c_void_p),
@@ -58,6 +63,8 @@ class MeanArgs(ctypes.Structure):
         ("n_rows", ctypes.c_int64),
         ("out", ctypes.c_void_p),
         ("n", ctypes.c_int64),
+        ("starts", ctypes.c_void_p),
+        ("lengths", ctypes.c_void_p),
     )
 
 
@@ -96,46 +103,61 @@ def softmax_ir(isa: Isa) -> str:
 
 
 def mean_ir(isa: Isa) -> str:
-    """`mean` with MeanArgs; a unit is MEAN_COLUMNS columns."""
-    module = Module(isa)
-    with module.kernel(MEAN) as f:
-        args, lo, hi, _ = f.params
-        x, ld, n_rows, out, n = f.fields(args, MeanArgs, "x", "ld_x", "n_rows", "out", "n")
-        share = f.splat(f.const(1.0, "float") / f.cast("sitofp", n_rows, "float"))
-        first = lo * MEAN_COLUMNS
+    """`mean` with MeanArgs; a unit is MEAN_COLUMNS columns of a text."""
 
-        def visit(span: ColumnSpan, _: list[Value]) -> list[Value]:
-            with f.loop(0, n_rows, carry=[f.const(0, f.vec)]) as loop:
-                loop.carry([loop.carried[0] + span.load(f.at(x, loop.index * ld + first))])
-            span.store(loop.carried[0] * share, f.at(out, first))
-            return []
+    def finish(f: Function, total: Value, n_rows: Value) -> Value:
+        return total * f.splat(f.const(1.0, "float") / f.cast("sitofp", n_rows, "float"))
 
-        visit_columns(f, f.least(hi * MEAN_COLUMNS, n) - first, visit)
-    return module.text()
+    return _pool_ir(isa, MEAN, lambda f, a, b: a + b, 0.0, finish)
 
 
 def maximum_ir(isa: Isa) -> str:
-    """`greatest` with MeanArgs; a unit is MEAN_COLUMNS columns. Infinities and NaN as in `vmath.largest`."""
+    """`greatest` with MeanArgs; a unit is MEAN_COLUMNS columns of a text. Infinities and NaN as in
+    `vmath.largest`.
+    """
+    return _pool_ir(isa, MOST, vmath.largest, -inf, lambda f, found, n_rows: found)
+
+
+def mean_units(n: int, n_texts: int = 1) -> int:
+    """Units of the mean, or maximum, over n columns of each text."""
+    return n_texts * -(-n // MEAN_COLUMNS)
+
+
+def _pool_ir(
+    isa: Isa,
+    name: str,
+    combine: Callable[[Function, Value, Value], Value],
+    initial: float,
+    finish: Callable[[Function, Value, Value], Value],
+) -> str:
+    """The kernel `name`: `finish` of all rows of a text, combined from `initial`, and of their number."""
     module = Module(isa)
-    with module.kernel(MOST) as f:
+    with module.kernel(name) as f:
         args, lo, hi, _ = f.params
         x, ld, n_rows, out, n = f.fields(args, MeanArgs, "x", "ld_x", "n_rows", "out", "n")
-        first = lo * MEAN_COLUMNS
+        starts, lengths = f.fields(args, MeanArgs, "starts", "lengths")
+        units = (n + (MEAN_COLUMNS - 1)) // MEAN_COLUMNS
+        with f.each(lo, hi) as unit:
+            text, first = unit // units, unit % units * MEAN_COLUMNS
+            begin, count = f.choose(
+                starts.compare("ne", 0),
+                partial(_read_integers, f, (starts, lengths), text),
+                lambda: [f.const(0), n_rows],
+            )
+            source, to = f.at(x, begin * ld + first), f.at(out, text * n + first)
 
-        def visit(span: ColumnSpan, _: list[Value]) -> list[Value]:
-            with f.loop(0, n_rows, carry=[f.const(-inf, f.vec)]) as loop:
-                row = span.load(f.at(x, loop.index * ld + first))
-                loop.carry([vmath.largest(f, loop.carried[0], row)])
-            span.store(loop.carried[0], f.at(out, first))
-            return []
+            def visit(span: ColumnSpan, _: list[Value]) -> list[Value]:
+                with f.loop(0, count, carry=[f.const(initial, f.vec)]) as loop:
+                    loop.carry([combine(f, loop.carried[0], span.load(f.at(source, loop.index * ld)))])
+                span.store(finish(f, loop.carried[0], count), to)
+                return []
 
-        visit_columns(f, f.least(hi * MEAN_COLUMNS, n) - first, visit)
+            visit_columns(f, f.least(n - first, MEAN_COLUMNS), visit)
     return module.text()
 
 
-def mean_units(n: int) -> int:
-    """Units of the mean, or maximum, over n columns."""
-    return -(-n // MEAN_COLUMNS)
+def _read_integers(f: Function, arrays: Sequence[Value], i: Value) -> list[Value]:
+    return [f.cast("sext", f.load(f.at(array, i, "i32"), "i32"), "i64") for array in arrays]
 
 
 def _rows(f: Function, args: Value, layout: type[ctypes.Structure], i: Value) -> tuple[Value, Value]:
