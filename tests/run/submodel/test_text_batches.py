@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from pliant.errors import LaneError
 from pliant.ir.dilation import Dilation
 from pliant.ir.link import Link
+from pliant.run.batches.text_batches import MOST_ROWS, group_texts
 from pliant.run.process_memory import MemoryBudget
 from pliant.run.submodel.plans.submodel_planner import SessionOptions as AnyOptions
-from pliant.run.submodel.text_batches import MOST_ROWS, group_texts
 from tests.run.conftest import ELASTIC, OpenElastic, paper_profile
 
 SHORT, LONG = "the story was good", "it was not a good film but the plot was good and the actor was bad"

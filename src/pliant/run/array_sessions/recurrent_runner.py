@@ -1,7 +1,7 @@
 """A recurrent model in memory: weights, compiled forms, and their input and output arrays."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import final
 
@@ -20,7 +20,15 @@ from pliant.kernels.runtime.aligned_memory import aligned_bytes, aligned_floats
 from pliant.kernels.runtime.buffer import Buffer
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import ThreadPool
-from pliant.models.recurrent.recurrent_graph import LOGITS, POOLED, STATES, VECTORS, recurrent_graph
+from pliant.models.recurrent.recurrent_graph import (
+    LENGTHS,
+    LOGITS,
+    POOLED,
+    STARTS,
+    STATES,
+    VECTORS,
+    recurrent_graph,
+)
 from pliant.models.recurrent.recurrent_source import RecurrentSource
 from pliant.plan.memory_shares import MemoryOption
 from pliant.run.arena import Arena
@@ -28,7 +36,13 @@ from pliant.run.memory_use import MemoryPart, measure_part
 from pliant.run.process_memory import MemoryBudget
 
 LEAST_STEPS = 64
-"""Steps of the smallest form, which is made when the model is opened."""
+"""Steps of the smallest form, which is made when the model is opened, and the fewest for each text of a form
+for several texts, so that there are few forms.
+"""
+_MOST_ROWS = 4096
+"""Words of all texts of a batch: 16 to 64 texts. More at once are not faster per text."""
+_Size = tuple[int, int]
+"""Steps, of all texts together, and texts of a form."""
 
 
 @final
@@ -37,8 +51,10 @@ class RecurrentRunner:
 
     `memory` limits its memory, or is a budget that models share; with a shared budget the model is in memory
     while the budget has room for it (`load`, `hold`). `name` is used in error messages. `loading_s` is the
-    expected time of `load`, from the last load; 0 while the model is in memory. Raises BudgetError if the
-    weights and the activations of the shortest form exceed the memory.
+    expected time of `load`, from the last load; 0 while the model is in memory. Texts that run together have
+    at most `most_rows` words, where each text counts as LEAST_STEPS words or more: 0 with a shared budget,
+    where room for several texts would be taken from other models. Raises BudgetError if the weights and the
+    activations of the shortest form exceed the memory.
     """
 
     def __init__(
@@ -57,11 +73,12 @@ class RecurrentRunner:
         self._target = Target(library.isa, pool.n_threads)
         self._arena = Arena()
         self._weights: dict[str, np.ndarray] = {}
-        self._forms: dict[int, tuple[StageForm, dict[str, int]]] = {}
-        self._stages: dict[int, BoundStage] = {}
+        self._forms: dict[_Size, tuple[StageForm, dict[str, int]]] = {}
+        self._stages: dict[_Size, BoundStage] = {}
         self._needs: dict[int, int] = {}
-        self.vectors = self.states = np.zeros((0, 0), np.float32)
-        self.numbers = np.zeros(0, np.float32)
+        self.vectors = self.states = self.numbers = np.zeros((0, 0), np.float32)
+        self._ranges = np.zeros((2, 0), np.int32)
+        self.most_rows = _MOST_ROWS if self._shared is None else 0
         self._needed_bytes, self._load_s, self._cold_s, self.loading_s = 0, 0.0, 0.0, 0.0
         start_s = clock()
         try:
@@ -79,8 +96,8 @@ class RecurrentRunner:
 
     @property
     def steps(self) -> tuple[int, ...]:
-        """The maximum lengths of the existing forms."""
-        return tuple(sorted(self._forms))
+        """The maximum lengths of the existing forms for one text."""
+        return tuple(sorted(steps for steps, texts in self._forms if texts == 1))
 
     @property
     def arena_bytes(self) -> int:
@@ -114,7 +131,7 @@ class RecurrentRunner:
     def memory(self) -> tuple[MemoryPart, ...]:
         """The memory predicted when the forms were made, and the memory in use now."""
         given = [*self.source.weights.values(), self.source.table]
-        activations = self._activation_bytes(max(self._forms, default=0), self._arena.n_bytes)
+        activations = self._activation_bytes(self._most_steps, self._arena.n_bytes)
         return (
             measure_part("weights as given, words", self.source.n_bytes, given),
             measure_part("weights", sum(a.nbytes for a in self._weights.values()), self._weights.values()),
@@ -132,38 +149,71 @@ class RecurrentRunner:
     def stage_of_vectors(self, vectors: Float[np.ndarray, "tokens inputs"]) -> BoundStage:
         """The stage for these input vectors."""
         n = len(vectors)
-        steps = max(LEAST_STEPS, 1 << (n - 1).bit_length())
+        steps = _power_of_two(max(LEAST_STEPS, n))
         self.reserve(steps)
         self.vectors[:n, 0] = vectors
-        return self._stages[steps]
+        return self._stages[steps, 1]
 
-    def reserve(self, steps: int) -> None:
-        """Make the form of `steps`, and room for it; weights are packed once for all forms.
+    def stage_of_texts(self, texts: Sequence[np.ndarray]) -> BoundStage:
+        """The stage for the words of some texts, the longest first; their answers are the first `numbers`.
+
+        Raises BudgetError as `reserve_texts` does.
+        """
+        if len(texts) == 1:
+            return self.stage_of_ids(texts[0])
+        lengths = [len(ids) for ids in texts]
+        size = self.reserve_texts(lengths)
+        n, vectors = len(texts), self.source.vectors(np.concatenate(texts))
+        self.vectors[: len(vectors), 0] = vectors
+        starts, ends = self._ranges
+        ends[:n], ends[n:] = lengths, 0
+        starts[0], starts[1:n] = 0, np.cumsum(lengths)[:-1]
+        return self._stages[size]
+
+    def reserve_texts(self, lengths: Sequence[int]) -> tuple[int, int]:
+        """Make the form for several texts of these lengths; returns its size.
+
+        Raises BudgetError if memory is too little for so many at once; `most_rows` is smaller then.
+        """
+        size = _power_of_two(sum(max(n, LEAST_STEPS) for n in lengths)), _power_of_two(len(lengths))
+        try:
+            self.reserve(*size)
+        except BudgetError:
+            self.most_rows = size[0] // 2
+            raise
+        return size
+
+    def reserve(self, steps: int, texts: int = 1) -> None:
+        """Make the form of this size, and room for it; weights are packed once for all forms.
 
         An interrupt or a fork during this call leaves no stage, so that the next run starts with this step
         again.
         """
-        if steps in self._stages:
+        if (steps, texts) in self._stages:
             return
-        spec = self.source.spec
-        form = recurrent_form(self._graph(steps), self._target)
+        form = recurrent_form(self._graph(steps, texts), self._target)
         self._check_bound(form, steps)
         self._pack(form)
         code = load_kernels(image_kernels(form.image), self._library)
         self.pool.reserve(form.image.scratch_bytes)
         self._stages = {}
         # Drop the graph's weights, which have been packed.
-        self._forms[steps] = (StageForm(replace(form.image, packed={}, constants={})), code)
-        most = max(self._forms)
+        self._forms[steps, texts] = (StageForm(replace(form.image, packed={}, constants={})), code)
+        self._stages = self._bind()
+
+    def _bind(self) -> dict[_Size, BoundStage]:
+        """Stages of all forms in memory for the largest."""
+        spec, most, texts = self.source.spec, self._most_steps, max(n for _, n in self._forms)
         self.vectors = aligned_floats(most, 1, spec.inputs)
         self.states = aligned_floats(most, spec.width)
-        self.numbers = np.zeros(spec.features if spec.labels is None else len(spec.labels), np.float32)
+        answer, n = (POOLED, spec.features) if spec.labels is None else (LOGITS, len(spec.labels))
+        self.numbers, self._ranges = np.zeros((texts, n), np.float32), np.zeros((2, texts), np.int32)
         self._arena.resize(max(f.image.arena_bytes for f, _ in self._forms.values()))
-        answer = POOLED if spec.labels is None else LOGITS
         at = {name: Buffer.of(array) for name, array in self._weights.items()}
         at |= {VECTORS: Buffer.of(self.vectors), STATES: Buffer.of(self.states)}
+        at |= {STARTS: Buffer.of(self._ranges[0]), LENGTHS: Buffer.of(self._ranges[1])}
         at |= {answer: Buffer.of(self.numbers), ARENA: Buffer.of(self._arena.memory)}
-        self._stages = {n: BoundStage(f, code, at) for n, (f, code) in self._forms.items()}
+        return {size: BoundStage(f, code, at) for size, (f, code) in self._forms.items()}
 
     def load(self) -> float:
         """Count a request; read weights and words again if they were freed for a shared budget.
@@ -213,8 +263,12 @@ class RecurrentRunner:
         """The two possible holdings: nothing (an answer then loads the model first), or the whole model."""
         return MemoryOption(0, self._load_s), MemoryOption(n_bytes, 0.0)
 
-    def _graph(self, steps: int) -> Graph:
-        return recurrent_graph(self.source.spec, self.source.weights, steps)
+    @property
+    def _most_steps(self) -> int:
+        return max((steps for steps, _ in self._forms), default=0)
+
+    def _graph(self, steps: int, texts: int = 1) -> Graph:
+        return recurrent_graph(self.source.spec, self.source.weights, steps, texts)
 
     def _check_bound(self, form: StageForm, steps: int) -> None:
         """Raise BudgetError, before anything is allocated, where the form of `steps` does not fit.
@@ -224,7 +278,7 @@ class RecurrentRunner:
         if self._most is None and self._shared is None:
             return
         arena = max(form.image.arena_bytes, self._arena.n_bytes)
-        activations = self._activation_bytes(max(steps, *self._forms, 0), arena)
+        activations = self._activation_bytes(max(steps, self._most_steps), arena)
         needed = self._fixed_bytes(form) + activations
         if self._shared is not None:
             self._take(self._shared, needed)
@@ -274,3 +328,8 @@ class RecurrentRunner:
                 self._weights[name] = memory
         for name, constant in form.image.constants.items():
             self._weights.setdefault(name, np.ascontiguousarray(constant))
+
+
+def _power_of_two(n: int) -> int:
+    """The smallest that is at least n."""
+    return 1 << (n - 1).bit_length()

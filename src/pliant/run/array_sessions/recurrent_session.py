@@ -1,11 +1,12 @@
 """A session on a recurrent model: words in, label or vector out, one native call.
 
 All lengths use the same kernels. A form is lowered for each power of two when it is first needed; a run
-executes only as many of its steps as the input has.
+executes only as many of its steps as the input has. Several texts run as one batch without padding: in each
+step the states of the texts that are not at their end are multiplied together.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from itertools import accumulate, repeat
 from operator import mul
 from typing import TYPE_CHECKING, TypeVar, final
@@ -14,7 +15,7 @@ import numpy as np
 
 from pliant.arrays import Float32
 from pliant.compiler.executable.stage import BoundStage
-from pliant.errors import InputError
+from pliant.errors import BudgetError, InputError
 from pliant.ir.dilation import Dilation
 from pliant.ir.endpoint import Request
 from pliant.ir.program import Compute, LinearExtent, Program, Segment, Step, bind
@@ -29,6 +30,7 @@ from pliant.quantities import check_whole
 from pliant.run.array_sessions.operator_calls import operator_calls
 from pliant.run.array_sessions.recurrent_plan import RecurrentPlan
 from pliant.run.array_sessions.recurrent_runner import LEAST_STEPS, RecurrentRunner
+from pliant.run.batches.text_batches import group_texts
 from pliant.run.execute_inline import execute_inline, inline_spans
 from pliant.run.memory_use import MemoryUse, scratch_part
 from pliant.run.process_memory import MemoryBudget
@@ -41,6 +43,9 @@ if TYPE_CHECKING:
     from pliant.run.session.call_profile import Profile, TimedRun
 
 T = TypeVar("T")
+_MOST_TOGETHER = 64
+_PREPARED = (2, 4, 8, 16)
+"""Numbers of texts for which batches are prepared."""
 _WORDS = "words"
 _PROGRAM = Program(
     (Segment((Step("cpu", Compute("recurrent", rows=LinearExtent(_WORDS))),)),), extents=(_WORDS,)
@@ -52,7 +57,8 @@ class RecurrentSession(TextSession[None]):
     """A recurrent model on this device. Threads may share it; their runs are serialised. The pool is left
     open.
 
-    Its time is proportional to the number of words. The texts of a list run one after another.
+    Its time is proportional to the number of words. The texts of a list run in batches without padding;
+    `reply.seconds` is the time until the end of its batch.
     """
 
     platform = "pliant_recurrent"
@@ -170,7 +176,7 @@ class RecurrentSession(TextSession[None]):
             start_s = self._clock()
             self._make_ready()
             timed = self._timed(ids)
-            fields = self.outputs_of(self.runner.numbers.copy())
+            fields = self.outputs_of(self.runner.numbers[0].copy())
             self._slow_down(start_s)
         seconds = time.perf_counter() - item.start_s
         profile = self._profiled(len(ids), [timed])
@@ -212,6 +218,34 @@ class RecurrentSession(TextSession[None]):
             self._slow_down(start_s)
             return states
 
+    @property
+    def most_together(self) -> int:
+        return _MOST_TOGETHER
+
+    @property
+    def most_items_together(self) -> int:
+        return self.runner.most_rows
+
+    def together(self, request: Request) -> Hashable | None:
+        return "texts" if self.runner.most_rows else None
+
+    def answers(self, requests: Sequence[Request]) -> list[Reply[None]]:
+        if len(requests) < 2 or not self.runner.most_rows:
+            return super().answers(requests)
+        for request in requests:
+            self.curve(request.accuracy_floor or 0.0)
+        return self._answers([self._input_of_request(request) for request in requests], None)
+
+    def prepare_together(self, length: int) -> bool:
+        """Make the forms for batches of texts of this length. Raises BudgetError if memory is too little."""
+        with self._turns.lock:
+            self._make_ready()
+            for n in _PREPARED:
+                if n * max(length, LEAST_STEPS) > self.runner.most_rows:
+                    break
+                self.runner.reserve_texts([length] * n)
+            return self.runner.most_rows > 0
+
     def close(self) -> None:
         """Free all memory; a later answer raises an error."""
         with self._turns.lock:
@@ -219,7 +253,51 @@ class RecurrentSession(TextSession[None]):
             self.runner.close()
 
     def _answers(self, inputs: Sequence[TextInput], target_s: float | None) -> list[Reply[None]]:
-        return [self._answer(one, target_s) for one in inputs]
+        if len(inputs) < 2:
+            return [self._answer(one, target_s) for one in inputs]
+        # The longest first, so that texts of about equal length run together.
+        order = sorted(range(len(inputs)), key=lambda i: -inputs[i].encoded.n_tokens)
+        rows = [max(inputs[i].encoded.n_tokens, LEAST_STEPS) for i in order]
+        replies: dict[int, Reply[None]] = {}
+        for batch in group_texts(rows, [None] * len(rows), self.runner.most_rows):
+            numbers = [order[k] for k in batch]
+            some = self._answer_batch([inputs[i] for i in numbers], target_s)
+            replies |= zip(numbers, some, strict=True)
+        return [replies[i] for i in range(len(inputs))]
+
+    def _answer_batch(self, inputs: Sequence[TextInput], target_s: float | None) -> list[Reply[None]]:
+        """The replies to some inputs, the longest first, in one run; in several if memory is too little."""
+        asked_s = self._clock()
+        with self._turns.lock:
+            start_s = self._clock()
+            self._make_ready()
+            found = [self.outputs_of(row) for row in self._run_texts([one.encoded.ids for one in inputs])]
+            self._slow_down(start_s)
+        end_s = time.perf_counter()
+        return [
+            Reply(
+                endpoint=self.name,
+                seconds=end_s - one.start_s,
+                details=None,
+                length=one.encoded.n_tokens,
+                waited_s=start_s - asked_s,
+                target_s=target_s,
+                **fields,
+            )
+            for one, fields in zip(inputs, found, strict=True)
+        ]
+
+    def _run_texts(self, texts: Sequence[np.ndarray]) -> np.ndarray:
+        """The answers to the words of some texts, the longest first, [texts, numbers]."""
+        try:
+            stage = self.runner.stage_of_texts(texts)
+        except BudgetError:
+            if len(texts) == 1:
+                raise
+            half = len(texts) // 2
+            return np.concatenate([self._run_texts(texts[:half]), self._run_texts(texts[half:])])
+        self._run_steps(stage, sum(map(len, texts)))
+        return self.runner.numbers[: len(texts)].copy()
 
     def _answer(self, item: TextInput, target_s: float | None) -> Reply[None]:
         ids = item.encoded.ids
@@ -250,7 +328,7 @@ class RecurrentSession(TextSession[None]):
             start_s = self._clock()
             self._make_ready()
             self._run_steps(self.runner.stage_of_ids(ids), len(ids))
-            found = read(self.runner.numbers.copy())
+            found = read(self.runner.numbers[0].copy())
             self._slow_down(start_s)  # an emulated slower device also looks up words and labels more slowly
             return found, start_s - asked_s
 

@@ -22,6 +22,7 @@ from pliant.kernels.runtime.fork_safe_lock import ForkSafeLock
 from pliant.models.tokenizer import TokenizedInput, open_tokenizer, refuse_padding
 from pliant.plan.plan import Plan
 from pliant.quantities import check_whole, parse_bytes, parse_seconds
+from pliant.run.batches.text_batches import group_texts
 from pliant.run.memory_use import MemoryUse
 from pliant.run.pressure import PressureFlag
 from pliant.run.process_memory import MemoryBudget
@@ -34,7 +35,6 @@ from pliant.run.submodel.plans.submodel_planner import SessionOptions
 from pliant.run.submodel.request_plans import RequestPlans, batch_key
 from pliant.run.submodel.submodel_runner import SubmodelRunner, TextAnswer
 from pliant.run.submodel.submodel_share import SubmodelShare
-from pliant.run.submodel.text_batches import group_texts
 from pliant.store.read import Store
 
 if TYPE_CHECKING:

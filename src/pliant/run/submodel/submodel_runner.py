@@ -18,6 +18,7 @@ from pliant.ir.program import SliceRun
 from pliant.ir.times.level_selector import Level
 from pliant.models.tokenizer import TokenizedInput
 from pliant.plan.plan import Plan, PlanMemory
+from pliant.run.batches.text_batches import MOST_ROWS, group_texts
 from pliant.run.emulated_device import EmulatedDevice
 from pliant.run.lanes import Lanes
 from pliant.run.memory_use import MemoryUse
@@ -28,7 +29,6 @@ from pliant.run.submodel.plans.memory_split import MemoryOverhead, memory_overhe
 from pliant.run.submodel.plans.plan_cache import BoundPlan, PlanCache
 from pliant.run.submodel.plans.submodel_planner import SessionOptions, planner_of
 from pliant.run.submodel.submodel_memory import check_limit, memory_use, with_half
-from pliant.run.submodel.text_batches import MOST_ROWS, group_texts
 from pliant.run.submodel.weight_memory import WeightMemory
 from pliant.store.container import BLOCK
 from pliant.store.read import Store
