@@ -1,4 +1,4 @@
-"""Recurrent models: outputs against torch, time by length, time against onnxruntime and torch.
+"""Recurrent models: outputs against torch, time by length, batches, time against onnxruntime and torch.
 
     python bench/recurrent.py [--quick]
 
@@ -8,7 +8,7 @@ shapes have random weights.
 
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ import torch
 
 import pliant
 from paired import paired
+from pliant.ir.endpoint import Request
 from pliant.models.recurrent.recurrent_source import RecurrentSource
 from pliant.run.array_sessions.recurrent_session import RecurrentSession
 from report import Report, interleaved, options
@@ -30,6 +31,7 @@ LENGTHS = (1, 2, 5, 10, 20, 35, 50, 75, 100, 130, 165, 200, 250, 300, 350, 400)
 CHECKED = (1, 2, 17, 64, 200, 400)
 BESIDE = (10, 40, 200)
 THREADS = (1, 2)
+BATCHES, SHORTEST, LONGEST = (16, 64), 20, 400
 TOLERANCE, STRAIGHT = 1e-5, 0.98
 
 
@@ -60,6 +62,8 @@ def main() -> None:
     _outputs(bench, models[1])
     straight = [_lengths(bench, models[n], n, rounds) for n in THREADS]
     bench.claim("crime.linear", min(straight), f"R² >= {STRAIGHT} in every model", min(straight) >= STRAIGHT)
+    gains = [_batches(bench, models[n], n, beside) for n in THREADS]
+    bench.claim("recurrent.batches", min(gains), "texts a second >= 1.0 of one at a time", min(gains) >= 1.0)
     with TemporaryDirectory() as folder:
         ratios = [_beside(bench, models[n], Path(folder), n, beside) for n in THREADS]
     mean = geometric_mean(ratios)
@@ -177,6 +181,32 @@ def _miss(line: TimeLine, medians: np.ndarray) -> float:
     kept = [i for i, n in enumerate(LENGTHS) if n >= 10]
     fitted = line.fixed_s + line.step_s * np.array(LENGTHS, float)
     return float(np.abs(fitted[kept] / medians[kept] - 1).max())
+
+
+def _batches(bench: Report, models: Mapping[str, RecurrentSession], threads: int, rounds: int) -> float:
+    """The table of several texts in one run, of log-normal lengths; the smallest gain in throughput."""
+    random = np.random.default_rng(0)
+    rows, gains = [], []
+    for name, model in models.items():
+        for n in BATCHES:
+            lengths = np.clip(random.lognormal(5.1, 0.6, n), SHORTEST, LONGEST).astype(int)
+            requests = [model.request({"ids": _words(model, k)[None]}) for k in lengths]
+            functions: dict[str, Callable[[], object]] = {
+                "one at a time": partial(_one_by_one, model, requests),
+                "together": partial(model.answers, requests),
+            }
+            seconds = _in_turns(functions, rounds, threads)
+            gains.append(paired(seconds["one at a time"], seconds["together"]))
+            each = {way: f"{n / median(times):.0f}" for way, times in seconds.items()}
+            rows.append({"model": name, "texts": n, "words": int(lengths.sum()), **each, "gain": str(gains[-1])})
+    words = f"{SHORTEST} to {LONGEST} words"
+    bench.table(f"Texts of {words} in one run: texts a second, and the gain, threads: {threads}", rows)
+    return min(gain.value for gain in gains)
+
+
+def _one_by_one(model: RecurrentSession, requests: Sequence[Request]) -> None:
+    for request in requests:
+        model.answer(request)
 
 
 def _beside(
