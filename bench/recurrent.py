@@ -198,7 +198,9 @@ def _batches(bench: Report, models: Mapping[str, RecurrentSession], threads: int
             seconds = _in_turns(functions, rounds, threads)
             gains.append(paired(seconds["one at a time"], seconds["together"]))
             each = {way: f"{n / median(times):.0f}" for way, times in seconds.items()}
-            rows.append({"model": name, "texts": n, "words": int(lengths.sum()), **each, "gain": str(gains[-1])})
+            rows.append(
+                {"model": name, "texts": n, "words": int(lengths.sum()), **each, "gain": str(gains[-1])}
+            )
     words = f"{SHORTEST} to {LONGEST} words"
     bench.table(f"Texts of {words} in one run: texts a second, and the gain, threads: {threads}", rows)
     return min(gain.value for gain in gains)
