@@ -97,9 +97,10 @@ def int8_pass(
         rounding = RoundRowsArgs(a.ctypes.data, K, rows, K, q.ctypes.data, K, scales.ctypes.data)
         out.add(kernels["round_rows"], rounding, rows, row_grain(K, isa), a, q, scales)
         step = np.array([worth], np.float32)
-        args = GemmInt8Args(gemm, scales.ctypes.data, step.ctypes.data, None)
+        sums = np.zeros(N, np.int32)  # as good as any for time
+        args = GemmInt8Args(gemm, scales.ctypes.data, step.ctypes.data, sums.ctypes.data)
         size = grain_int8(N, rows, isa, pool.n_threads)
-        out.add(kernels["gemm_int8"], args, units_int8(N), size, slices, table, c, bias, step)
+        out.add(kernels["gemm_int8"], args, units_int8(N), size, slices, table, c, bias, step, sums)
         out.flops += 2 * rows * K * N
     return out
 

@@ -87,7 +87,7 @@ def product(
 ) -> np.ndarray:
     """The GEMM of signed integers, by the kernel; `zeros` are the rows' zero points, else in the middle.
 
-    Sums of columns that are given are `off_by` too large.
+    Sums of columns that are given are `off_by` too large; others are checked after the kernel wrote them.
     """
     isa, (rows, columns) = library.isa, (len(whole), matrix.weights.shape[1])
     form = int8_form(isa)
@@ -96,18 +96,22 @@ def product(
     q = stored(isa, whole, zeros)
     c = guarded(rows, columns, columns + 3)
     most = form.most_steps(len(matrix.weights))
-    given = np.zeros(-(-columns // 16) * 16, np.int32)
-    given[:columns] = np.clip(np.rint(matrix.weights * (np.float32(1) / step(isa))), -most, most).sum(0)
-    given += off_by
+    sums = np.clip(np.rint(matrix.weights * (np.float32(1) / step(isa))), -most, most).sum(0)
+    given = np.full(-(-columns // 16) * 16, -999, np.int32)
+    if has_sums:
+        given[:columns] = sums + off_by
+    flag = np.array([has_sums], np.int32)
     a_scales, worth = pairs(scales, zeros), np.array([step(isa)])
     args = GemmInt8Args(
         *(matrix.args(whole, c[:, :columns], **epilogue), a_scales.ctypes.data),  # type: ignore[arg-type]
-        *(worth.ctypes.data, given.ctypes.data if has_sums else None),
+        *(worth.ctypes.data, given.ctypes.data, flag.ctypes.data),
     )
     args.gemm.a = q.ctypes.data
     kernel = address(library, "gemm_int8", gemm_int8_ir)
     call(kernel, args, units_int8(columns), scratch_bytes_int8(matrix.weights.shape[0], isa))
     assert (c[:, columns:] == 7.0).all(), "the kernel wrote past its columns"
+    if form.is_bytes and not off_by:
+        np.testing.assert_array_equal(given[:columns], sums)
     return c[:, :columns]
 
 

@@ -94,6 +94,24 @@ def test_int8_compute_stays_near_the_quantized_weights(
     assert np.abs(measured - expected).max() < 0.5 * np.abs(expected - exact).max() + 1e-2
 
 
+def test_int8_products_keep_the_sums_of_these_slices_and_bits(
+    tiny_store: Callable[..., Path], tiny_model: Callable[..., Path], kernel_cache: Path
+) -> None:
+    """Column sums of other bits, of another width or of more rows would change the answer."""
+    spec = open_checkpoint(tiny_model()).spec
+    encoded = [TokenizedInput(*random_ids(spec, n)) for n in (1, 2, 12)]
+    rows = ([2, 2, 2, 2], [2, 2, 2, 2], [2, 6, 2, 2], [32, 6, 1, 2], [2, 2, 2, 2])
+    with open_store(tiny_store()) as store, Engine(store, cache=kernel_cache, compute="int8") as kept:
+        for row in rows:
+            for width in (4, 2, 4):
+                kept.hold(np.array([row, row]))
+                with Engine(store, cache=kernel_cache, compute="int8") as fresh:
+                    fresh.hold(np.array([row, row]))
+                    for text in encoded:
+                        answer = kept.answer(text, (0, 1), width)
+                        np.testing.assert_array_equal(answer, fresh.answer(text, (0, 1), width))
+
+
 @pytest.mark.skipif("bf16" not in FORMS, reason="this CPU has no products of bfloat16")
 @pytest.mark.parametrize("family", ["bert", "roberta"])
 def test_bf16_compute_stays_near_the_quantized_weights(

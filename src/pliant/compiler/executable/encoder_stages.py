@@ -70,8 +70,7 @@ class ElasticEncoder:
         self._compute, self._library, self._pool = compute, library, pool
         self._target = Target(library.isa, pool.n_threads)
         self._kernels: dict[str, int] = {}
-        geometry = slice_geometry(spec)
-        self._layers = [LayerSlices(geometry, spec.precision, r, library.isa, compute) for r in resident]
+        self._layers = [LayerSlices(spec, r, library.isa, compute) for r in resident]
         self._embeddings, self._ends = embeddings, head
         self._plain = [PlainWeights(name, linear) for name, linear in plain_layers(embeddings, head).items()]
         self.reserve(tokens)
@@ -157,7 +156,8 @@ class ElasticEncoder:
         if stage is None:
             at = self._at | self._layers[layer].buffers
             stage = self._stages[layer, width] = BoundStage(self._form(width, self.tokens), self._kernels, at)
-        stage.walk(lengths, self._pool)
+        with self._layers[layer].column_sums(width):
+            stage.walk(lengths, self._pool)
 
     def head(self, n_tokens: int, first: int = 0) -> np.ndarray:
         """Logits, float32 [labels], or the pooled vector, float32 [hidden], of the text of `n_tokens` rows
@@ -219,8 +219,7 @@ def fixed_bytes(
 
     The word table does not count: it stays mapped.
     """
-    geometry, isa = slice_geometry(spec), host_isa()
-    layers = (LayerSlices(geometry, spec.precision, layer, isa, compute) for layer in resident)
+    layers = (LayerSlices(spec, layer, host_isa(), compute) for layer in resident)
     own = sum(array.nbytes for layer in layers for array in layer.arrays)
     plain = sum(map(plain_bytes, plain_layers(embeddings, head).values()))
     ends = sum(array.nbytes for array in _end_arrays(embeddings, head))

@@ -1,6 +1,7 @@
 """Weights as inputs of graphs: descriptors of slices, biases and norms, and the place of each."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,8 +16,9 @@ from pliant.kernels.coded.decode import decode_table, decode_table_int8, int8_st
 from pliant.kernels.coded.gemm_args import BF16, F16, F32, SLICE_DTYPE
 from pliant.kernels.emit.isa import Isa
 from pliant.kernels.runtime.buffer import Buffer
-from pliant.models.slice_shapes import GROUP_COLUMNS, SliceGeometry, padded_size
-from pliant.models.spec import Precision
+from pliant.models.encoder.encoder_graph import ComputeDtype, n_sums
+from pliant.models.slice_shapes import GROUP_COLUMNS, padded_size, slice_geometry
+from pliant.models.spec import ModelSpec, Precision
 from pliant.store.coding.encode_layer import ResidentLayer
 from pliant.store.store_files import LinearWeights
 
@@ -26,12 +28,16 @@ FULL_CODES: Mapping[Precision, int] = {"F16": F16, "BF16": BF16, "F32": F32}
 
 
 class LayerSlices:
-    """The slices of one layer: SLICE_DTYPE [n_heads], and one decode table for each bitwidth."""
+    """The slices of one layer: SLICE_DTYPE [n_heads], and one decode table for each bitwidth.
 
-    def __init__(
-        self, geometry: SliceGeometry, precision: Precision, resident: ResidentLayer, isa: Isa, compute: str
-    ) -> None:
+    For int8, also the sums of its matrices' columns, which products compute once for a width and its bits.
+    """
+
+    def __init__(self, spec: ModelSpec, resident: ResidentLayer, isa: Isa, compute: ComputeDtype) -> None:
+        geometry, precision = slice_geometry(spec), spec.precision
         self.resident = resident
+        self._sums = np.zeros(n_sums(spec) if compute == "int8" else 0, np.int32)
+        self._summed_bits: bytes | None = None
         self._step = weight_step(resident, isa)
         self._plane_bytes = geometry.plane_bytes
         self._full_bytes = geometry.full_bytes(precision)
@@ -53,6 +59,7 @@ class LayerSlices:
         """The memory of a layer's inputs, by their names in its graph."""
         resident = self.resident
         at = {"slices": Buffer.of(self.slices), "step": Buffer.of(self._step)}
+        at |= {"sums": Buffer.of(self._sums)} if self._sums.size else {}
         at |= {x: Buffer.of(getattr(resident, x)) for x in _BIASES}
         return (
             at
@@ -63,7 +70,7 @@ class LayerSlices:
     @property
     def arrays(self) -> list[np.ndarray]:
         """The arrays held besides the resident part of the store, for measurement."""
-        return [*self._tables.values(), self.slices, self._step, self._codes, self._table_at]
+        return [*self._tables.values(), self.slices, self._step, self._sums, self._codes, self._table_at]
 
     def place(self, part: int, first: int, count: int, memory: Buffer, offset: int = 0) -> None:
         """Set the addresses of slices `first` .. `first + count - 1` of `part`, which are adjacent from
@@ -83,6 +90,22 @@ class LayerSlices:
         row = np.asarray(bits)
         self.slices["bits"][: len(row)] = self._codes[row]
         self.slices["table"][: len(row)] = self._table_at[row]
+
+    @contextmanager
+    def column_sums(self, width: int) -> Iterator[None]:
+        """For a run of the leading `width` slices: it reads the columns' sums of the run before if that had
+        the same bits, and computes them otherwise.
+
+        The sums follow from the store's planes and the bits: it does not matter where the planes are.
+        """
+        if not self._sums.size:
+            yield
+            return
+        bits = self.slices["bits"][:width].tobytes()
+        self._sums[0] = bits == self._summed_bits
+        self._summed_bits = None  # after an interrupt there are no sums
+        yield
+        self._summed_bits = bits
 
 
 def weight_step(resident: ResidentLayer, isa: Isa) -> Float32[np.ndarray, "1"]:

@@ -2,11 +2,13 @@
 
 CodedMatMul(a, slices, bias, residual?) = activation(a @ B + bias + residual), float32: a [rows, K] (of any
 rank), B [K, N] as `slices` describes it (SLICE_DTYPE, see kernels.gemm_args for the attributes).
-CodedMatMulInteger(q, scales, step, slices, bias, residual?) is the same on the integers of QuantizeRows(a),
-at the weights' int8 `step`, and CodedMatMulBfloat(q, slices, bias, residual?) on the bfloat16 of
-RoundRows(a). PaddedLayerNormalization(x, weight, bias) normalises as many columns as there are weights and
-sets the others to zero. SelfAttention is that of lower_texts.py. EmbedTokens(ids, types, word, codebook?,
-position, type?) sums rows of tables. PoolRows(x) is the mean or the maximum of all rows, or the first row;
+CodedMatMulInteger(q, scales, step, sums, slices, bias, residual?) is the same on the integers of
+QuantizeRows(a), at the weights' int8 `step`. The sums of B's columns are in `sums` from `sums_at` on; if the
+first number of `sums` is 0, the operator computes and writes them, which is not a result of the graph.
+CodedMatMulBfloat(q, slices, bias, residual?) is the same on the bfloat16 of RoundRows(a).
+PaddedLayerNormalization(x, weight, bias) normalises as many columns as there are weights and sets the others
+to zero. SelfAttention is that of lower_texts.py. EmbedTokens(ids, types, word, codebook?, position, type?)
+sums rows of tables. PoolRows(x) is the mean or the maximum of all rows, or the first row;
 PoolRows(x, starts, lengths) a row for each text, of its own rows.
 
 With the attribute `extent` an operator may run over fewer rows than its tensors have: the rows of one or more
@@ -87,7 +89,7 @@ def _matmul_split(node: Node, graph: Graph, target: Target) -> LoweredNode:
 
 
 def _matmul_integer(node: Node, graph: Graph, target: Target) -> LoweredNode:
-    q, scales, step, slices, bias, residual = (*node.inputs, "")[:6]
+    q, scales, step, sums, slices, bias, residual = (*node.inputs, "")[:7]
     rows, columns = graph.types[node.outputs[0]].shape
 
     def share(lengths: Sequence[int]) -> tuple[int, int]:
@@ -100,7 +102,8 @@ def _matmul_integer(node: Node, graph: Graph, target: Target) -> LoweredNode:
         kernel=Kernel("gemm_int8", gemm_int8.gemm_int8_ir),
         layout=gemm_int8.GemmInt8Args,
         fields={f"gemm.{name}": value for name, value in fields.items()}
-        | {"a_scales": Ref(scales), "weight_step": Ref(step)},
+        | {"a_scales": Ref(scales), "weight_step": Ref(step), "has_sums": Ref(sums)}
+        | {"sums": Ref(sums, 4 * node.integer("sums_at"))},
         n_units=n_units,
         reads=tuple(x for x in node.inputs if x),
         writes=node.outputs,

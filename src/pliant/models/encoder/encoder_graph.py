@@ -19,6 +19,8 @@ float32 for the first two, and exact integers for the last.
 """
 TableFormat = Literal["codes", "F32", "F16", "BF16"]
 
+SUMS_HEADER = 16
+"""int32 before a layer's column sums; the first is 0 where they are to be computed."""
 DESCRIPTOR_WORDS = 12
 """64-bit words that describe a slice."""
 BLOCK_WORDS = 4
@@ -32,7 +34,9 @@ def layer_graph(spec: ModelSpec, width: int, tokens: int, compute: ComputeDtype 
 
     The rows are those of one or more texts, as `blocks` says (kernels/attention/attention_texts.py). Inputs
     are `hidden`, `blocks`, `slices`, the biases `qkv_bias`, `output_bias`, `up_bias`, `down_bias`, the norms
-    `attention_norm.weight`, `.bias`, `output_norm.weight`, `.bias`, and for int8 `step`, the layer's own.
+    `attention_norm.weight`, `.bias`, `output_norm.weight`, `.bias`, and for int8 `step`, the layer's own, and
+    `sums` int32 [n_sums], a header and the sums of the columns of its matrices, which the layer writes if the
+    header says so.
     """
     geometry = slice_geometry(spec)
     qkv, output, up, down = geometry.matrices
@@ -43,6 +47,7 @@ def layer_graph(spec: ModelSpec, width: int, tokens: int, compute: ComputeDtype 
     g.add_input("slices", (spec.n_heads, DESCRIPTOR_WORDS), "uint64")
     if compute == "int8":
         g.add_input("step", (1,))
+        g.add_input("sums", (n_sums(spec),), "int32")
     g.multiply("qkv", qkv, n, "hidden", (tokens, n * 3 * h))
     views = _heads(n, tokens, h) | {"y_view": (0, 1, n, tokens, h, tokens * n * h, h, n * h, 1)}
     scale = 1 / sqrt(spec.head_dim)
@@ -55,6 +60,12 @@ def layer_graph(spec: ModelSpec, width: int, tokens: int, compute: ComputeDtype 
     g.multiply("down", down, n, "up", (tokens, d), residual="normed")
     g.normalise("output_norm", "down", "out", spec.hidden, spec.norm_eps)
     return g.graph("out")
+
+
+def n_sums(spec: ModelSpec) -> int:
+    """The int32 of `sums` of a layer: a header and a sum for every column at full width."""
+    qkv, output, up, down = slice_geometry(spec).matrices
+    return SUMS_HEADER + spec.n_heads * (qkv.columns + up.columns) + output.columns + down.columns
 
 
 def embedding_graph(spec: ModelSpec, word: TableFormat, tokens: int) -> Graph:
@@ -115,6 +126,7 @@ class _GraphBuilder:
     inputs: list[str] = field(default_factory=list)
     nodes: list[Node] = field(default_factory=list)
     types: dict[str, TensorType] = field(default_factory=dict)
+    sums_at: int = SUMS_HEADER
 
     def add_input(self, name: str, shape: tuple[int, ...], dtype: str = "float32") -> None:
         self.inputs.append(name)
@@ -159,7 +171,9 @@ class _GraphBuilder:
                     scales: TensorType("float32", (tokens, 2)),
                 }
                 self.nodes.append(Node("QuantizeRows", (a,), (q, scales), {"extent": 1}, q))
-                self.add("CodedMatMulInteger", name, shape, (q, scales, "step", *rest), **attributes)
+                operands = (q, scales, "step", "sums", *rest)
+                self.add("CodedMatMulInteger", name, shape, operands, **attributes, sums_at=self.sums_at)
+                self.sums_at += shape[1]
             case _:
                 assert_never(self.compute)
 

@@ -38,7 +38,7 @@ from pliant.ir.bitwidths import FULL_BITS
 from pliant.ir.executable import ALIGNMENT, ARENA
 from pliant.ir.program import FULL, SliceRun
 from pliant.kernels.attention.attention import block_rows
-from pliant.models.encoder.encoder_graph import ComputeDtype, embedding_graph, head_graph, layer_graph
+from pliant.models.encoder.encoder_graph import ComputeDtype, embedding_graph, head_graph, layer_graph, n_sums
 from pliant.models.slice_shapes import slice_geometry
 from pliant.models.word_table import QuantizedTable
 from pliant.store.container import read_layout
@@ -51,6 +51,7 @@ _FILES = ("elastic.h", "elastic.c", "pipeline.c")
 _RUNTIME = {
     ARENA: "SPACE_ARENA", "hidden": "SPACE_HIDDEN", "out": "SPACE_HIDDEN", "blocks": "SPACE_BLOCKS",
     "ids": "SPACE_IDS", "types": "SPACE_TYPES", "word": "SPACE_WORDS", "slices": "SPACE_SLICES",
+    "sums": "SPACE_SUMS",
     "answer": "SPACE_ANSWER",
 }  # fmt: skip
 
@@ -100,10 +101,10 @@ def write_elastic(made: ElasticLibrary, out: Path) -> ElasticBuild:
         preload, preload_bytes, bounce_bytes = preload_source(made.preload, reads)
         form_of = {width: 2 + i for i, width in enumerate(widths)}
         plans, ring_bytes = plans_source(made.plans, form_of, reads)
-        arena, hidden_at = _arena(made, forms)
+        places = _arena(made, forms)
         tables_bytes = layout.n_bytes + text_bytes
         scratch = max(form.program.scratch_bytes for form in forms)
-        sizes = LibrarySizes(preload_bytes, ring_bytes, arena, tables_bytes, scratch)
+        sizes = LibrarySizes(preload_bytes, ring_bytes, places.n_bytes, tables_bytes, scratch)
         tables = [
             text,
             forms_source(forms, [_spaces(form) for form in forms], made.most_tokens),
@@ -115,7 +116,7 @@ def write_elastic(made: ElasticLibrary, out: Path) -> ElasticBuild:
             format_array("struct extent EXTENTS", reads.extents, "{0, 0, 0, 0, 0, 0}"),
             format_array("struct piece PIECES", reads.pieces, "{0, 0, 0, 0, 0}"),
             _store_source(store, layers, made.held),
-            _elastic_source(made, sizes, hidden_at, bounce_bytes, len(forms), forms[1]),
+            _elastic_source(made, sizes, places, bounce_bytes, len(forms), forms[1]),
             data_source(
                 _about(made), sizes, (written.n_bytes, written.xxh3), made.text is not None, "&ELASTIC"
             ),
@@ -144,11 +145,29 @@ def _spaces(form: StageForm) -> Spaces:
     }
 
 
-def _arena(made: ElasticLibrary, forms: Sequence[StageForm]) -> tuple[int, int]:
-    """Bytes of the arena, including `hidden`, and the start of `hidden`."""
-    most = max(form.program.arena_bytes for form in forms)
-    hidden_at = -(-most // ALIGNMENT) * ALIGNMENT
-    return hidden_at + 4 * made.most_tokens * slice_geometry(made.store.spec).hidden, hidden_at
+@dataclass(frozen=True, slots=True)
+class _ArenaPlaces:
+    """The bytes of the arena, and where in it `hidden` and the layers' column sums begin.
+
+    `n_sums` are the int32 of a layer's sums, 0 if the products need none.
+    """
+
+    n_bytes: int
+    hidden: int
+    sums: int
+    n_sums: int
+
+
+def _arena(made: ElasticLibrary, forms: Sequence[StageForm]) -> _ArenaPlaces:
+    spec = made.store.spec
+    hidden = _align(max(form.program.arena_bytes for form in forms))
+    sums = _align(hidden + 4 * made.most_tokens * slice_geometry(spec).hidden)
+    n = n_sums(spec) if made.compute == "int8" else 0
+    return _ArenaPlaces(sums + 4 * n * spec.n_layers, hidden, sums, n)
+
+
+def _align(n_bytes: int) -> int:
+    return -(-n_bytes // ALIGNMENT) * ALIGNMENT
 
 
 def _about(made: ElasticLibrary) -> LibraryDescription:
@@ -203,7 +222,7 @@ def _store_source(store: Store, layers: Sequence[int], held: Int[np.ndarray, "N 
 def _elastic_source(
     made: ElasticLibrary,
     sizes: LibrarySizes,
-    hidden_at: int,
+    places: _ArenaPlaces,
     bounce_bytes: int,
     n_forms: int,
     head: StageForm,
@@ -221,7 +240,12 @@ def _elastic_source(
         **{"preload": "PRELOAD", "extents": "EXTENTS", "pieces": "PIECES"},
         "n_preload": "sizeof PRELOAD / sizeof *PRELOAD" if made.preload else 0,
         **{"preload_bytes": f"{sizes.preload}u", "bounce_bytes": f"{bounce_bytes}u"},
-        **{"ring_bytes": f"{sizes.working}u", "arena_bytes": f"{sizes.arena}u", "hidden_at": f"{hidden_at}u"},
+        **{
+            "ring_bytes": f"{sizes.working}u",
+            "arena_bytes": f"{sizes.arena}u",
+            "hidden_at": f"{places.hidden}u",
+        },
+        **{"sums_at": f"{places.sums}u", "n_sums": places.n_sums},
         **{"scratch_bytes": f"{sizes.scratch}u", "plans": "PLANS", "n_plans": len(made.plans)},
         **{"n_forms": n_forms, "block_rows": block_rows(made.target.isa), "forms": "FORMS"},
         **{"places": "PLACES", "decoders": "DECODERS", "outliers": "OUTLIERS"},

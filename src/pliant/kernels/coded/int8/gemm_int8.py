@@ -25,7 +25,7 @@ from pliant.kernels.coded.int8.remainders import (
     list_remainders,
     write_remainders,
 )
-from pliant.kernels.coded.int8.row_int8 import most_rows_int8, sums_at, write_row_int8
+from pliant.kernels.coded.int8.row_int8 import most_rows_int8, write_row_int8
 from pliant.kernels.coded.int8.tile_int8 import TileInt8Args, call_rows_int8, tile_shape, write_tiles_int8
 from pliant.kernels.coded.int8_form import Int8Form, int8_form, resident_form
 from pliant.kernels.coded.tile import COLUMNS
@@ -54,8 +54,9 @@ class GemmInt8Args(ctypes.Structure):
     """`gemm` as for float32, but its `a` is the output of `round_rows`, and `lda` is not read.
 
     `a_scales` are the rows' scales and zero points. `weight_step` float32 is the value of one step in the
-    slices' tables. `sums` int32 are the sums over K of the columns of every group in steps; if it is null,
-    the kernel computes them. Only rows of bytes read it.
+    slices' tables. `sums` int32 are the sums over K of the columns of every group in steps; only rows of
+    bytes use them. If `has_sums` points to an int32 of 0, the kernel computes `sums` and writes them;
+    otherwise it reads them, also if `has_sums` is null.
 
     For resident weights, `gemm.own.full` are the words of `resident_shape`, with K padded to whole iterations
     of the loops; `weight_step` has a float32 for every column of every group, and `sums` must be given.
@@ -66,6 +67,7 @@ class GemmInt8Args(ctypes.Structure):
         ("a_scales", ctypes.c_void_p),
         ("weight_step", ctypes.c_void_p),
         ("sums", ctypes.c_void_p),
+        ("has_sums", ctypes.c_void_p),
     )
 
 
@@ -102,7 +104,7 @@ def scratch_bytes_int8(depth: int, isa: Isa) -> int:
     Resident weights need as much as a depth of 0.
     """
     words, rows = depth // int8_form(isa).packing, _block_rows(isa)
-    return 4 * _widest(isa) * COLUMNS * (words + 2 + rows) + (tiled_bytes(rows) if isa.has_tiles else 0)
+    return 4 * _widest(isa) * COLUMNS * (words + 1 + rows) + (tiled_bytes(rows) if isa.has_tiles else 0)
 
 
 def _widest(isa: Isa) -> int:
@@ -184,7 +186,7 @@ def _kernel(isa: Isa, name: str, form: Int8Form) -> str:
         is_row = f.const(0, "i1")
         if most_rows:
             (n_rows,) = f.fields(args, GemmArgs, "n_rows")
-            is_row = n_rows <= most_rows
+            is_row = (n_rows <= most_rows) & _has_sums(f)
             whole = f.select(is_row, lo, whole)
         with f.each(lo, whole, panel) as group:
             _write_panel(f, form, group, panel, space=space)
@@ -224,17 +226,14 @@ def _write_few_rows(f: Function, group: Value) -> None:
     args, _, _, scratch = f.params
     names = ("segment_rows", "n_segments", "n_rows", "n_columns")
     segment_rows, n_segments, n_rows, n_columns = f.fields(args, GemmArgs, *names)
-    weight_step, given = f.fields(args, GemmInt8Args, "weight_step", "sums")
-    step, none = f.load(weight_step), f.const(0, "ptr")
-    own_sums = f.at(scratch, sums_at(f.isa))
-    own_bias = f.at(own_sums, COLUMNS)
-    is_missing = given.compare("eq", 0)
-    sums = f.select(is_missing, none, f.at(given, group * COLUMNS, "i32"))
-    n_remainders = f.call("row8", "i64", args, group, f.const(1.0, "float") / step, sums, scratch)
+    weight_step, sums = f.fields(args, GemmInt8Args, "weight_step", "sums")
+    step = f.load(weight_step)
+    n_remainders = f.call("row8", "i64", args, group, f.const(1.0, "float") / step, scratch)
+    own_bias = f.at(scratch, most_rows_int8(f.isa) * COLUMNS)
     width = f.least(n_columns - group * COLUMNS, COLUMNS)
     bias = _bias(f, group, 1, width, own_bias)
     words, own_c = segment_rows * n_segments // int8_form(f.isa).packing, f.at(own_bias, COLUMNS)
-    sums = f.select(is_missing, own_sums, sums)
+    sums, none = f.at(sums, group * COLUMNS, "i32"), f.const(0, "ptr")
     panel = _Panel(group, 1, width, none, words, sums, bias, step, n_remainders, own_c, products=scratch)
     _write_rows(f, panel, f.const(0), n_rows)
 
@@ -255,8 +254,7 @@ def _write_panel(
     step = f.at(weight_step, group * COLUMNS) if form.is_resident else f.load(weight_step)
     words = segment_rows * n_segments // form.packing
     columns = _widest(f.isa) * COLUMNS
-    own_sums = scratch if form.is_resident else f.at(scratch, words * columns, "i32")
-    own_bias = f.at(own_sums, columns)
+    own_bias = scratch if form.is_resident else f.at(scratch, words * columns, "i32")
     own_c = f.at(own_bias, columns)
     tiles = TiledSums(config, f.at(own_c, _block_rows(f.isa) * columns)) if config else None
     blocks: list[Value] = []
@@ -272,7 +270,7 @@ def _write_panel(
             assert more is not None
             n_remainders = n_remainders + more
     width = f.least(n_columns - group * COLUMNS, groups * COLUMNS)
-    sums = _sums(f, form, group, blocks, words, own_sums)
+    sums = _sums(f, form, group, blocks, words)
     bias = _bias(f, group, groups, width, own_bias)
     prefetch: PanelPrefetch | None = None
     remainder_list: Value | None = None
@@ -293,18 +291,22 @@ def _write_panel(
         _write_rows(f, panel, first, f.least(n_rows - first, most))
 
 
-def _sums(f: Function, form: Int8Form, group: Value, blocks: list[Value], words: Value, own: Value) -> Value:
-    """The address of the columns' sums: given, or computed in scratch."""
-    if not form.is_bytes:
-        return own
-    (given,) = f.fields(f.params[0], GemmInt8Args, "sums")
-    if form.is_resident:
-        return f.at(given, group * COLUMNS, "i32")
-    is_missing = given.compare("eq", 0)
-    with f.when(is_missing):
-        for g, block in enumerate(blocks):
-            f.call("column_sums", "void", block, words, f.at(own, g * COLUMNS, "i32"))
-    return f.select(is_missing, own, f.at(given, group * COLUMNS, "i32"))
+def _sums(f: Function, form: Int8Form, group: Value, blocks: list[Value], words: Value) -> Value:
+    """The address of the columns' sums, which are computed first if they are not given."""
+    (sums,) = f.fields(f.params[0], GemmInt8Args, "sums")
+    here = f.at(sums, group * COLUMNS, "i32")
+    if form.is_bytes and not form.is_resident:
+        with f.when(_has_sums(f).compare("eq", 0)):
+            for g, block in enumerate(blocks):
+                f.call("column_sums", "void", block, words, f.at(here, g * COLUMNS, "i32"))
+    return here
+
+
+def _has_sums(f: Function) -> Value:
+    """Whether the columns' sums are given."""
+    (at,) = f.fields(f.params[0], GemmInt8Args, "has_sums")
+    given = f.choose(at.compare("eq", 0), lambda: [f.const(1, "i32")], lambda: [f.load(at, "i32")])
+    return given[0].compare("ne", 0)
 
 
 def _bias(f: Function, group: Value, groups: int, width: Value, own: Value) -> Value:

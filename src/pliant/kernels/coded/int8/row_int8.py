@@ -40,7 +40,6 @@ _PARAMS = (
     ("x", "ptr"),
     ("stride", "i64"),
     ("to", "ptr"),
-    ("sums", "ptr"),
 )
 
 
@@ -52,24 +51,17 @@ def most_rows_int8(isa: Isa) -> int:
     return tile_shape(isa).rows if isa.has_byte_permute and not isa.is_portable else 0
 
 
-def sums_at(isa: Isa) -> int:
-    """Where `row8` writes the columns' sums, after the products of the most rows, in words of four bytes."""
-    return most_rows_int8(isa) * COLUMNS
-
-
 def write_row_int8(module: Module) -> None:
-    """Define `row8(args, column group, steps, sums, to) -> i64` and `is_coded(args, column group) -> i64`.
+    """Define `row8(args, column group, steps, to) -> i64` and `is_coded(args, column group) -> i64`.
 
-    to[0..15] are the products of the first row with a column group, followed by those of the other rows. If
-    `sums` is null, the columns' sums follow from `sums_at` on. Both are i32 of 16 columns. The result of
-    `row8` is the number of outliers that have a remainder.
+    to[0..15], i32, are the products of the first row with a column group, followed by those of the other
+    rows. The result of `row8` is the number of outliers that have a remainder.
     """
     for bits in _PLANES:
-        _write_sum(module, bits, 1, is_summed=True)
         for rows in range(1, most_rows_int8(module.isa) + 1):
             _write_sum(module, bits, rows)
     _write_sparse(module)
-    params = (("args", "ptr"), ("column_group", "i64"), ("steps", "float"), ("sums", "ptr"), ("to", "ptr"))
+    params = (("args", "ptr"), ("column_group", "i64"), ("steps", "float"), ("to", "ptr"))
     with module.function("row8", params, "i64", attributes="noinline", is_exported=False) as f:
         f.ret(_write_rows(f))
     with module.function("is_coded", params[:2], "i64", attributes="noinline", is_exported=False) as f:
@@ -77,15 +69,13 @@ def write_row_int8(module: Module) -> None:
 
 
 def _write_rows(f: Function) -> Value:
-    """Write products and sums; returns the number of remainders."""
-    args, column_group, steps, sums, to = f.params
+    """Write products; returns the number of remainders."""
+    args, column_group, steps, to = f.params
     a, n_rows = f.fields(args, GemmArgs, "a", "n_rows")
     names = ("segment_rows", "n_segments", "column_groups_per_slice")
     segment_rows, n_segments, per_slice = f.fields(args, GemmArgs, *names)
-    is_made = sums.compare("eq", 0)
-    own_sums = f.at(to, sums_at(f.isa), "i32")
-    count, first = segment_rows >> 5, f.cast("zext", is_made, "i64")
-    with f.each(0, sums_at(f.isa) + COLUMNS, f.lanes) as i:
+    count = segment_rows >> 5
+    with f.each(0, n_rows * COLUMNS, f.lanes) as i:
         f.store(f.const(0, vector(f.lanes, "i32")), f.at(to, i, "i32"))
     with f.loop(0, n_segments, carry=[f.const(0)]) as loop:
         s = loop.index
@@ -94,18 +84,15 @@ def _write_rows(f: Function) -> Value:
         x = f.at(a, s * segment_rows * n_rows, "i8")
         (bits, outlier_rows) = f.fields(desc, SliceDesc, "bits", "outlier_rows")
 
-        def multiply(n: int, rows: int, row: Value | int, is_summed: bool = False) -> None:
-            at = f.at(x, row, "i32"), n_rows, f.at(to, row * COLUMNS, "i32"), own_sums
-            f.call(_name(n, rows, is_summed), "void", desc, first_group + local * count, count, *at)
+        def multiply(n: int, rows: int) -> None:
+            f.call(f"row8_{n}_{rows}", "void", desc, first_group + local * count, count, x, n_rows, to)
 
-        with f.when(is_made):
-            f.match(bits, {n: partial(multiply, n, 1, 0, is_summed=True) for n in _PLANES})
         cases: dict[int, Callable[[], None]] = {
-            n * _KEYS + rows: partial(multiply, n, rows, first)
+            n * _KEYS + rows: partial(multiply, n, rows)
             for n in _PLANES
             for rows in range(1, most_rows_int8(f.isa) + 1)
         }
-        f.match(bits * _KEYS + (n_rows - first), cases)
+        f.match(bits * _KEYS + n_rows, cases)
 
         def patch() -> list[Value]:
             outliers = (desc, first_column + local, x, n_rows, steps, to)
@@ -128,33 +115,25 @@ def _is_coded(f: Function) -> Value:
     return loop.carried[0]
 
 
-def _name(bits: int, rows: int, is_summed: bool) -> str:
-    return f"row8_{bits}_{rows}{'_summed' if is_summed else ''}"
-
-
-def _write_sum(module: Module, bits: int, rows: int, *, is_summed: bool = False) -> None:
+def _write_sum(module: Module, bits: int, rows: int) -> None:
     """`row8_<bits>_<rows>`: to[0..15] of every row += x, whose words are `stride` apart, @ the groups from
     `group` on.
-
-    If `is_summed`, the columns' `sums` += those of the groups.
     """
-    name = _name(bits, rows, is_summed)
+    name = f"row8_{bits}_{rows}"
     with module.function(name, _PARAMS, attributes="noinline", is_exported=False) as f:
-        desc, group, count, x, stride, to, sums = f.params
+        desc, group, count, x, stride, to = f.params
         table, planes = locate_planes(f, desc, bits, group)
         integers = vector(f.lanes, "i32")
-        ones, zero = f.const(0x01010101, integers), f.const(0, integers)
-        n_sums = rows + is_summed
-        chains = max(1, min(_MOST_CHAINS, _CHAINS // n_sums))
+        zero = f.const(0, integers)
+        chains = max(1, min(_MOST_CHAINS, _CHAINS // rows))
         with f.each(0, COLUMNS, f.lanes) as column:
             here = [f.at(to, column + row * COLUMNS, "i32") for row in range(rows)]
-            here += [f.at(sums, column, "i32")] * is_summed
-            begin = [f.load(at, integers) for at in here] + [zero] * ((chains - 1) * n_sums)
+            begin = [f.load(at, integers) for at in here] + [zero] * ((chains - 1) * rows)
             with f.loop(0, count, carry=begin) as loop:
                 totals = list(loop.carried)
                 at = [f.at(p, loop.index * COLUMNS + column, "i32") for p in planes]
                 prefetch_streams(f, at)
-                chain = cycle(range(0, chains * n_sums, n_sums))
+                chain = cycle(range(0, chains * rows, rows))
                 words = f.at(x, loop.index * stride * _WORDS, "i32")
 
                 def emit(w: int, weights: Value) -> None:
@@ -162,19 +141,17 @@ def _write_sum(module: Module, bits: int, rows: int, *, is_summed: bool = False)
                     for row in range(rows):
                         four = f.splat(f.load(f.at(four_rows, row, "i32"), "i32"))
                         totals[first + row] = add_quads(f, totals[first + row], four, weights)
-                    if is_summed:
-                        totals[first + rows] = add_quads(f, totals[first + rows], ones, weights)
 
                 decode_quads(f, at, table, emit)
                 loop.carry(totals)
             for i, address in enumerate(here):
-                f.store(reduce(add, loop.carried[i::n_sums]), address)
+                f.store(reduce(add, loop.carried[i::rows]), address)
         f.ret()
 
 
 def _write_sparse(module: Module) -> None:
     """`sparse8(slice, column group, x, rows, steps, to) -> i64`: adds what outliers change in the products of
-    every row and in the columns' sums, and returns the number of remainders.
+    every row, and returns the number of remainders.
     """
     params = [("desc", "ptr"), ("group", "i64"), ("x", "ptr"), ("n_rows", "i64")]
     params += [("steps", "float"), ("to", "ptr")]
@@ -189,7 +166,6 @@ def _write_sparse(module: Module) -> None:
             k, column = read_outlier_place(f, offsets, loop.index)
             by = clip_to_steps(f, value, steps, most) - placed
             here = f.at(to, column, "i32")
-            _add(f, by, f.at(here, sums_at(f.isa), "i32"))
             factors = f.at(x, (k >> 2) * n_rows, "i32")
             with f.each(0, n_rows) as row:
                 byte = f.load(f.at(f.at(factors, row, "i32"), k & 3, "i8"), "i8")

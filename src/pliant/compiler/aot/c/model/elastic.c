@@ -13,6 +13,7 @@ static void walk_stage(struct pliant_model *model, uint32_t form, uint32_t table
         [SPACE_ARENA] = engine->arena, [SPACE_HIDDEN] = engine->arena + data->hidden_at,
         [SPACE_BLOCKS] = engine->blocks, [SPACE_IDS] = model->ids, [SPACE_TYPES] = model->types,
         [SPACE_WORDS] = engine->words, [SPACE_SLICES] = (void *)slices, [SPACE_ANSWER] = engine->answer,
+        [SPACE_SUMS] = sums_of(engine, tables_of),
     };
     for (uint32_t i = 0; i < data->n_linears; i++)
         spaces[data->linears[i].space] = &engine->linears[i];
@@ -188,7 +189,7 @@ int kind_open(struct pliant_model *model, const char *directory, struct pliant_e
     engine->slices = calloc(n, sizeof *engine->slices);
     engine->blocks = calloc(4 * n_tokens, sizeof *engine->blocks);
     engine->files = malloc(data->n_layers * sizeof *engine->files);
-    engine->run.done = calloc(2 * (uint64_t)engine->most_steps + n, 1);
+    engine->run.done = calloc(2 * ((uint64_t)engine->most_steps + n), 1);
     engine->preload = aligned(data->preload_bytes);
     engine->ring = aligned(data->ring_bytes);
     engine->arena = aligned(data->arena_bytes);
@@ -203,6 +204,7 @@ int kind_open(struct pliant_model *model, const char *directory, struct pliant_e
                     (unsigned long long)(data->preload_bytes + data->ring_bytes + data->arena_bytes));
     engine->run.started = engine->run.done + engine->most_steps;
     engine->run.arrived = engine->run.started + engine->most_steps;
+    engine->run.summed = engine->run.arrived + n;
     for (uint32_t i = 0; i < data->n_forms; i++)
         if (stage_open(&engine->stages[i], &data->forms[i]))
             return fail(error, PLIANT_MEMORY, "no memory for the kernels' arguments");

@@ -40,7 +40,8 @@ struct elastic {
     const struct extent *extents;
     const struct piece *pieces;
     uint32_t n_preload;
-    uint64_t preload_bytes, bounce_bytes, ring_bytes, arena_bytes, hidden_at, scratch_bytes;
+    uint64_t preload_bytes, bounce_bytes, ring_bytes, arena_bytes, hidden_at, sums_at, scratch_bytes;
+    uint32_t n_sums;                       /* int32 of a layer's column sums, with their header; 0: none are kept */
     const struct plan *plans;
     uint32_t n_plans, n_forms, block_rows;
     const struct form *forms;              /* embedding, head, then a layer's of each width */
@@ -62,6 +63,7 @@ struct run { /* of one plan, shared by both threads under `lock` */
     const struct plan *plan;
     uint64_t start_us, read_bytes;
     uint8_t *done, *started, *arrived; /* by step; parts that are there: [n_layers][n_slices] */
+    uint8_t *summed; /* [n_layers][n_slices]: bits in a layer's column sums; 0: the slice is not in them */
     int is_left, code;
     struct pliant_error error;
 };
@@ -97,6 +99,8 @@ void pipeline_begin(struct engine *engine, const struct plan *plan);
 void pipeline_await(struct engine *engine, const struct step *step);
 void pipeline_set_bits(struct engine *engine, uint32_t layer, uint32_t width, const unsigned char *tables,
                        uint8_t *bits);
+/* A layer's column sums in the arena: a header, whose first number is 0 where the layer must compute them. */
+int32_t *sums_of(const struct engine *engine, uint32_t layer);
 void pipeline_close(struct engine *engine);
 
 #endif

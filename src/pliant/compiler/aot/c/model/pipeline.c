@@ -130,18 +130,30 @@ void pipeline_await(struct engine *engine, const struct step *step) {
 /* What a slice runs with, by the parts that are there: full fidelity, or planes without a gap. */
 static int bits_of(unsigned arrived) { return arrived >> FULL & 1 ? FULL_BITS : __builtin_ctz(~arrived); }
 
+int32_t *sums_of(const struct engine *engine, uint32_t layer) {
+    return (int32_t *)(void *)(engine->arena + engine->data->sums_at) + layer * (uint64_t)engine->data->n_sums;
+}
+
 /* The lock is held. */
 void pipeline_set_bits(struct engine *engine, uint32_t layer, uint32_t width, const unsigned char *tables,
                        uint8_t *bits) {
     const struct elastic *data = engine->data;
-    for (uint32_t s = 0; s < width; s++) {
+    uint8_t *summed = engine->run.summed + layer * data->n_slices;
+    int32_t are_same = 1;
+    for (uint32_t s = 0; s < data->n_slices; s++) {
         struct slice *slice = &engine->slices[layer * data->n_slices + s];
-        int k = bits_of(engine->run.arrived[layer * data->n_slices + s]);
+        int k = s < width ? bits_of(engine->run.arrived[layer * data->n_slices + s]) : 0;
+        are_same &= summed[s] == k;
+        summed[s] = (uint8_t)k;
+        if (!k)
+            continue;
         slice->bits = k == FULL_BITS ? data->full_code : k;
         slice->table = k == FULL_BITS ? NULL : tables + data->decoders[layer * PLANES + (uint32_t)k - 1];
         if (bits)
             bits[layer * data->n_slices + s] = (uint8_t)k;
     }
+    if (data->n_sums)
+        *sums_of(engine, layer) = are_same;
 }
 
 /* Begin to read for a plan, once the reads of the run before have ended. */

@@ -31,7 +31,7 @@ void pool_close(struct pool *pool);
 /* A form: a compiled graph as calls whose arguments hold addresses. Spaces from SPACE_TABLES on are places in
    the resident tables, which the caller of `stage_walk` gives. */
 enum space { SPACE_ARENA, SPACE_HIDDEN, SPACE_BLOCKS, SPACE_IDS, SPACE_TYPES, SPACE_WORDS, SPACE_SLICES,
-             SPACE_PROJECT, SPACE_DENSE, SPACE_CLASSIFIER, SPACE_ANSWER, SPACE_TABLES };
+             SPACE_SUMS, SPACE_PROJECT, SPACE_DENSE, SPACE_CLASSIFIER, SPACE_ANSWER, SPACE_TABLES };
 struct address { uint32_t at, space; uint64_t offset; };
 struct call { kernel_function *kernel; uint32_t arguments; };
 /* Of inputs of `first` rows and more, call `call` has units + per_row * rows units. */
