@@ -50,8 +50,13 @@ def permute_quads(
     f: Function, planes: PlaneWords, woven: PlaneWords, table: Value
 ) -> Iterator[tuple[int, Value]]:
     """(w, bytes of rows 4w .. 4w + 3 in the i32 lanes of 16 columns) for all w."""
-    for w, index in _indices(f, planes, woven):
-        yield w, _permute(f, f.at(table, _ENTRIES * (w & 3), "i8"), index, "i8")
+    for w, index in quad_indices(f, planes, woven):
+        yield w, permute_quad(f, w, index, table)
+
+
+def permute_quad(f: Function, w: int, index: Value, table: Value) -> Value:
+    """The bytes of rows 4w .. 4w + 3 from their indices."""
+    return _permute(f, f.at(table, _ENTRIES * (w & 3), "i8"), index, "i8")
 
 
 def permute_rows(
@@ -79,7 +84,7 @@ def decode_pairs_by_permutes(
     `table` has the low bytes, then the high bytes, each in the format of `table_64`.
     """
     bytes_, words = vector(64, "i8"), vector(16, "i32")
-    for w, index in _indices(f, planes, woven):
+    for w, index in quad_indices(f, planes, woven):
         paired = f.shuffle(f.cast("bitcast", index, bytes_), None, _PAIRED)
         low, high = (
             _permute(f, f.at(table, _ENTRIES * (w & 3) + at, "i8"), paired, "i8") for at in (0, 4 * _ENTRIES)
@@ -97,12 +102,12 @@ def _word_indices(f: Function, planes: PlaneWords, woven: PlaneWords) -> Iterato
             for nibble in range(4):
                 yield u + 4 * (nibble % 2), nibble // 2, word >> 4 * nibble if nibble else word
         return
-    for w, index in _indices(f, planes, woven):
+    for w, index in quad_indices(f, planes, woven):
         yield w, 0, index
         yield w, 1, index >> 8
 
 
-def _indices(f: Function, planes: PlaneWords, woven: PlaneWords) -> Iterator[tuple[int, Value]]:
+def quad_indices(f: Function, planes: PlaneWords, woven: PlaneWords) -> Iterator[tuple[int, Value]]:
     """For each w a word whose byte b is the index of row 4w + b, except for its two upper bits."""
     upper = _upper(f, planes)
     for w in _W_ORDER:

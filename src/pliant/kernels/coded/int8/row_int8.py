@@ -6,12 +6,12 @@ places of outliers: a sparse pass adds their difference from it, in integers. So
 in a product of any number of rows.
 """
 
-from collections.abc import Callable
 from functools import partial, reduce
 from itertools import cycle
-from operator import add
+from operator import add, itemgetter
 
-from pliant.kernels.coded.decode import decode_quads
+from pliant.kernels.coded.decode_bytes import load_plane, weave
+from pliant.kernels.coded.decode_permute import permute_quad, quad_indices
 from pliant.kernels.coded.fill import GROUP_ROWS, locate_planes, locate_slice, prefetch_streams
 from pliant.kernels.coded.gemm_args import GemmArgs, SliceDesc
 from pliant.kernels.coded.int8.fill_int8 import (
@@ -31,8 +31,7 @@ from pliant.kernels.product.integer_dots import add_quads, left_is_signed
 _CHAINS = 8  # of products, which hide the latency of one
 _MOST_CHAINS = 4  # of one row
 _WORDS = GROUP_ROWS // 4
-_PLANES = range(1, 7)
-_KEYS = 16  # a number of bits and a number of rows as one number
+_MOST_PLANES = 6
 _PARAMS = (
     ("desc", "ptr"),
     ("group", "i64"),
@@ -57,9 +56,8 @@ def write_row_int8(module: Module) -> None:
     to[0..15], i32, are the products of the first row with a column group, followed by those of the other
     rows. The result of `row8` is the number of outliers that have a remainder.
     """
-    for bits in _PLANES:
-        for rows in range(1, most_rows_int8(module.isa) + 1):
-            _write_sum(module, bits, rows)
+    for rows in range(1, most_rows_int8(module.isa) + 1):
+        _write_sum(module, rows)
     _write_sparse(module)
     params = (("args", "ptr"), ("column_group", "i64"), ("steps", "float"), ("to", "ptr"))
     with module.function("row8", params, "i64", attributes="noinline", is_exported=False) as f:
@@ -82,17 +80,12 @@ def _write_rows(f: Function) -> Value:
         desc, first_group, first_column = locate_slice(f, args, column_group // per_slice + s)
         local = column_group % per_slice
         x = f.at(a, s * segment_rows * n_rows, "i8")
-        (bits, outlier_rows) = f.fields(desc, SliceDesc, "bits", "outlier_rows")
+        (outlier_rows,) = f.fields(desc, SliceDesc, "outlier_rows")
 
-        def multiply(n: int, rows: int) -> None:
-            f.call(f"row8_{n}_{rows}", "void", desc, first_group + local * count, count, x, n_rows, to)
+        def multiply(rows: int) -> None:
+            f.call(f"row8_{rows}", "void", desc, first_group + local * count, count, x, n_rows, to)
 
-        cases: dict[int, Callable[[], None]] = {
-            n * _KEYS + rows: partial(multiply, n, rows)
-            for n in _PLANES
-            for rows in range(1, most_rows_int8(f.isa) + 1)
-        }
-        f.match(bits * _KEYS + n_rows, cases)
+        f.match(n_rows, {rows: partial(multiply, rows) for rows in range(1, most_rows_int8(f.isa) + 1)})
 
         def patch() -> list[Value]:
             outliers = (desc, first_column + local, x, n_rows, steps, to)
@@ -115,14 +108,16 @@ def _is_coded(f: Function) -> Value:
     return loop.carried[0]
 
 
-def _write_sum(module: Module, bits: int, rows: int) -> None:
-    """`row8_<bits>_<rows>`: to[0..15] of every row += x, whose words are `stride` apart, @ the groups from
-    `group` on.
+def _write_sum(module: Module, rows: int) -> None:
+    """`row8_<rows>`: to[0..15] of every row += x, whose words are `stride` apart, @ the groups from `group`
+    on.
+
+    The number of bits is a switch in its loop: a function for each takes LLVM twice as long.
     """
-    name = f"row8_{bits}_{rows}"
-    with module.function(name, _PARAMS, attributes="noinline", is_exported=False) as f:
+    with module.function(f"row8_{rows}", _PARAMS, attributes="noinline", is_exported=False) as f:
         desc, group, count, x, stride, to = f.params
-        table, planes = locate_planes(f, desc, bits, group)
+        (bits,) = f.fields(desc, SliceDesc, "bits")
+        table, planes = locate_planes(f, desc, _MOST_PLANES, group)
         integers = vector(f.lanes, "i32")
         zero = f.const(0, integers)
         chains = max(1, min(_MOST_CHAINS, _CHAINS // rows))
@@ -132,21 +127,38 @@ def _write_sum(module: Module, bits: int, rows: int) -> None:
             with f.loop(0, count, carry=begin) as loop:
                 totals = list(loop.carried)
                 at = [f.at(p, loop.index * COLUMNS + column, "i32") for p in planes]
-                prefetch_streams(f, at)
-                chain = cycle(range(0, chains * rows, rows))
                 words = f.at(x, loop.index * stride * _WORDS, "i32")
-
-                def emit(w: int, weights: Value) -> None:
+                chain = cycle(range(0, chains * rows, rows))
+                for w, index in enumerate(_indices(f, bits, at)):
+                    weights = permute_quad(f, w, index, table)
                     first, four_rows = next(chain), f.at(words, stride * w, "i32")
                     for row in range(rows):
                         four = f.splat(f.load(f.at(four_rows, row, "i32"), "i32"))
                         totals[first + row] = add_quads(f, totals[first + row], four, weights)
-
-                decode_quads(f, at, table, emit)
                 loop.carry(totals)
             for i, address in enumerate(here):
                 f.store(reduce(add, loop.carried[i::rows]), address)
         f.ret()
+
+
+def _indices(f: Function, bits: Value, planes: list[Value], least: int = 1) -> list[Value]:
+    """The indices of a group's eight words in the table, from as many planes as `bits` says: at least
+    `least`, at most all."""
+
+    def read() -> list[Value]:
+        prefetch_streams(f, planes)
+        words = [load_plane(f, p) for p in planes]
+        return [index for _, index in sorted(quad_indices(f, words, weave(words)), key=itemgetter(0))]
+
+    most = len(planes)
+    if least == most:
+        return read()
+    middle = (least + most) // 2
+    return f.choose(
+        bits > middle,
+        lambda: _indices(f, bits, planes, middle + 1),
+        lambda: _indices(f, bits, planes[:middle], least),
+    )
 
 
 def _write_sparse(module: Module) -> None:
