@@ -29,6 +29,7 @@ _MEASURES = {
     "compile_folded": _COMPILER,
     "compile_int8": _COMPILER,
     "int8_products": _COMPILER,
+    "int8_outliers": ("kernels", "store"),
     "amx": _COMPILER,
     "one_row": ("kernels", "store"),
     "shapes": (*_COMPILER, "ir"),
