@@ -1,5 +1,6 @@
 """Clients that are slow, endless or not of HTTP, at the socket itself."""
 
+import gc
 import json
 import socket
 import ssl
@@ -139,6 +140,24 @@ def test_a_connection_is_used_again(node: Running) -> None:
             assert answer.status_code == 200
             ports.add(answer.extensions["network_stream"].get_extra_info("client_addr"))
     assert len(ports) == 1
+
+
+def test_an_answered_request_leaves_nothing_to_the_garbage_collector(node: Running) -> None:
+    """Else its body, headers and answer stay in memory, and each collection visits them."""
+    body = asking("a film")
+    head = b"POST /v2/models/upper/infer HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n"
+    with connect(node) as sock:
+        sock.sendall(head % len(body) + body)
+        until_answered(sock)
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(50):
+                sock.sendall(head % len(body) + body)
+                until_answered(sock)
+            assert gc.collect() < 50
+        finally:
+            gc.enable()
 
 
 def test_a_node_speaks_tls_with_its_certificate(tmp_path: Path) -> None:

@@ -293,6 +293,7 @@ class _LimitedProtocol(HttpToolsProtocol):
                 raise
         finally:
             self._working = None
+            del cycle.send  # a reference cycle, which would leave the whole request to the garbage collector
 
     def _give_up(self) -> None:
         """Cancel the request in progress: its client disconnected.
