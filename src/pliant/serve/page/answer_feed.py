@@ -5,7 +5,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from threading import Lock
 from typing import Any, final
@@ -28,7 +28,7 @@ N_RECORDS = 256
 _LONGEST_TEXT = 2000
 
 
-class AnswerEvent(msgspec.Struct, frozen=True, array_like=True):
+class AnswerEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A completed request; times in seconds, `at_s` since 1970.
 
     `outcome` is ok, refused, failed or cancelled. `target` is the endpoint that answered, and `node` the node
@@ -53,8 +53,29 @@ class AnswerEvent(msgspec.Struct, frozen=True, array_like=True):
     node: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerRecord:
+class CandidateEstimate(msgspec.Struct, frozen=True, gc=False):
+    """An endpoint as the router estimated it."""
+
+    target: str
+    seconds: float
+    bound_s: float
+    accuracy: float | None
+    excluded: str | None
+
+
+class RouteRecord(msgspec.Struct, frozen=True, gc=False):
+    """A routing choice as numbers: `candidates` in order, the chosen one first; `work_s` is its work alone.
+
+    The choice itself refers to the curves of all endpoints, which the router often replaces: kept for
+    hundreds of answers, they made the collector's work most of the cost of an open page.
+    """
+
+    reason: str
+    work_s: float
+    candidates: tuple[CandidateEstimate, ...]
+
+
+class AnswerRecord(msgspec.Struct, frozen=True, gc=False):
     """The record of one answer for the page.
 
     `details` are the session's, `error` is the message of a failure. `text` is that of the request, None
@@ -62,7 +83,7 @@ class AnswerRecord:
     """
 
     event: AnswerEvent
-    choice: Choice | None = None
+    route: RouteRecord | None = None
     details: Any = None
     error: str | None = None
     text: str | None = None
@@ -174,7 +195,7 @@ class AnswerFeed:
             reply.met,
             reply.accuracy,
         )
-        self._keep(AnswerRecord(event, None, reply.details, None, self._trim_text(text)))
+        self._keep(event, None, reply.details, None, text)
 
     def _record_outcome(self, asked: RoutedRequest, end: _Outcome, at_s: float, start_s: float) -> None:
         now_s, pending, answer = self._clock(), asked.pending, end.answer
@@ -199,20 +220,27 @@ class AnswerFeed:
             None if answer is None else answer.node,
         )
         details = None if reply is None else reply.details
-        self._keep(AnswerRecord(event, choice, details, end.error, self._trim_text(_text_of(asked, pending))))
+        route = None if choice is None else _route_record(choice, pending.length)
+        self._keep(event, route, details, end.error, _text_of(asked, pending))
 
-    def _keep(self, record: AnswerRecord) -> None:
-        """Keep a record under the next number, unless the last viewer has left in the meantime."""
+    def _keep(
+        self, event: AnswerEvent, route: RouteRecord | None, details: Any, error: str | None, text: str | None
+    ) -> None:
+        """Keep an answer under the next number, unless the last viewer has left in the meantime."""
+        shown = text[:_LONGEST_TEXT] if self.keeps_texts and text is not None else None
         with self._lock:
             if not self.n_viewers:
                 return
             self._n += 1
-            event = structs.replace(record.event, number=self._n)
+            event = structs.replace(event, number=self._n)
             self._events.append(event)
-            self._records.append(replace(record, event=event))
+            self._records.append(AnswerRecord(event, route, details, error, shown))
 
-    def _trim_text(self, text: str | None) -> str | None:
-        return text[:_LONGEST_TEXT] if self.keeps_texts and text is not None else None
+
+def _route_record(choice: Choice, length: int) -> RouteRecord:
+    options = (choice.option, *choice.runners_up)
+    found = tuple(CandidateEstimate(o.name, o.seconds, o.bound_s, o.accuracy, o.excluded) for o in options)
+    return RouteRecord(choice.reason, choice.option.level.curve.at(length), found)
 
 
 def _accuracy(reply: Reply[Any] | None, choice: Choice | None) -> float | None:

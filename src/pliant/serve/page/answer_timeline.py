@@ -11,7 +11,7 @@ from pliant.ir.cost import Span, SpanState
 from pliant.ir.partition import Partition
 from pliant.ir.program import Compute, Exchange, Load, Program, Work
 from pliant.run.submodel.elastic_details import ElasticDetails
-from pliant.serve.page.answer_feed import AnswerEvent, AnswerRecord
+from pliant.serve.page.answer_feed import AnswerEvent, AnswerRecord, CandidateEstimate
 
 _MOST_SPANS = 2000
 """Maximum number of spans of each side; more would be unreadable."""
@@ -69,16 +69,6 @@ class Bar(msgspec.Struct, frozen=True, omit_defaults=True):
     state: str = "ran"
 
 
-class CandidateEstimate(msgspec.Struct, frozen=True):
-    """An endpoint as the router estimated it."""
-
-    target: str
-    seconds: float
-    bound_s: float
-    accuracy: float | None
-    excluded: str | None
-
-
 class ShardBits(msgspec.Struct, frozen=True):
     """Bits of shards by layer and slice; `planned` are the plan's bits, if known."""
 
@@ -133,14 +123,13 @@ class AnswerTimeline(msgspec.Struct, frozen=True):
 
 def build_timeline(record: AnswerRecord) -> AnswerTimeline:
     """Build the timeline of a record."""
-    event, choice = record.event, record.choice
+    event, route = record.event, record.route
     predicted, measured = tuple(_predicted(record)), tuple(_measured(record))
-    options = () if choice is None else (choice.option, *choice.runners_up)
     return AnswerTimeline(
         event,
-        None if choice is None else choice.reason,
+        None if route is None else route.reason,
         record.error,
-        tuple(CandidateEstimate(o.name, o.seconds, o.bound_s, o.accuracy, o.excluded) for o in options),
+        () if route is None else route.candidates,
         tuple(dict.fromkeys(bar.lane for bar in (*measured, *predicted))),
         predicted,
         measured,
@@ -174,14 +163,13 @@ def split_of(details: Any) -> ClusterSplit | None:
 
 def _predicted(record: AnswerRecord) -> Iterator[Bar]:
     """The predicted bars: waiting or network time, then the work, by steps if predicted."""
-    choice, event, details = record.choice, record.event, record.details
+    route, event, details = record.route, record.event, record.details
     start_s = 0.0
-    if choice is not None:
-        work_s = choice.option.level.curve.at(event.length)
-        start_s = max(choice.seconds - work_s, 0.0)
+    if route is not None:
+        start_s = max(route.candidates[0].seconds - route.work_s, 0.0)
         yield from _waiting_bar(event, start_s)
         if not isinstance(details, PredictedDetails):
-            yield Bar(_lane(event), "answer", "compute", start_s, start_s + work_s)
+            yield Bar(_lane(event), "answer", "compute", start_s, start_s + route.work_s)
     if isinstance(details, PredictedDetails):
         start_s += max(details.predicted_s - _end_s(details.predicted_spans), 0.0)
         yield from _bars(details.program, details.predicted_spans, start_s)
