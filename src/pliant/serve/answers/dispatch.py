@@ -3,14 +3,24 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from dataclasses import replace
 from math import ceil, inf
 from typing import Any, Literal, final
 
 from pliant.errors import BudgetError, ClusterError, DeadlineError, InputError, NodeError, RouteError
-from pliant.route.choice.choose_endpoint import LOCAL, Choice, choose
-from pliant.route.choice.hedge import Hedge, hedge, overdue_s, spare_s
+from pliant.route.choice.choose_endpoint import LOCAL, Choice
+from pliant.route.choice.hedge import Hedge
+from pliant.route.choice.request_progress import (
+    LocalAnswer,
+    barred_hedges,
+    choose_local,
+    is_final,
+    may_forward,
+    network_s,
+    plan_hedge,
+    plan_hedges,
+)
 from pliant.route.choice.request_terms import Terms
 from pliant.route.curve_advert import CurveAdvert
 from pliant.route.node_messages import NodeTime
@@ -29,10 +39,6 @@ from pliant.serve.upstream.upstreams import BLAMES_INPUT, Upstreams
 
 _LOG = logging.getLogger("pliant.serve")
 _AnsweredBy = Literal["here", "there", "none"]
-_LATE_TURN, _LATE_S = 1.05, 0.01
-"""A request's start is late after this multiple of its expected wait, plus this many seconds."""
-_MOST_FAILURES = 2
-"""Upstreams that may fail a request before it is answered locally: each failure costs time."""
 
 
 @final
@@ -74,7 +80,7 @@ class Dispatcher:
         start_s = self._clock()
         while True:
             choice = self.choose(asked, tries.failed)
-            if choice.target in tries.refusals:  # no other endpoint is available
+            if is_final(choice, tries.refusals):
                 raise tries.refusals[choice.target]
             tried_s = self._clock() - start_s
             answer = await self._answer_hedged(choice, asked, tries)
@@ -82,7 +88,7 @@ class Dispatcher:
                 self._fail_blamers(tries.blaming)
                 spent = NodeTime(tried_s + answer.spent.seconds, answer.spent.waited_s)
                 return replace(answer, spent=spent, is_hedged=tries.is_hedged)
-            if len([name for name in tries.failed if name not in self.here]) >= _MOST_FAILURES:
+            if not may_forward(tries.failed, self.here):
                 asked = replace(asked, trail=replace(asked.trail, hops_left=0))
 
     def choose(self, asked: RoutedRequest, failed: Collection[str] = ()) -> Choice:
@@ -116,8 +122,7 @@ class Dispatcher:
             why = "the endpoints that could answer this are busy or failed; try again."
             raise NodeError(why, status=503, retry_after_s=busy_s) from unreached
         except RouteError:  # local queues are full and no upstream is available
-            here = [way for way in self.router.ways_here if way.name == LOCAL]
-            return choose(pending.length, here, terms=replace(terms, best_effort=True))
+            return choose_local(pending.length, self.router.ways_here, terms)
 
     async def _attempt(
         self, choice: Choice, asked: RoutedRequest, tries: Tries, start: WorkStart | None = None
@@ -163,7 +168,9 @@ class Dispatcher:
         start_s, start = self._clock(), WorkStart()
         first = asyncio.ensure_future(self._attempt(choice, asked, tries, start))
         under_way, begun = {first: 0.0}, [first]
-        hedges, error = self._plan_hedges(choice, asked, tries, start), None
+        local = self._local_answer(choice, asked, tries, start)
+        hedges = plan_hedges(local, lambda: self._fallback(choice, asked.pending, tries.failed))
+        error: BaseException | None = None
         answered: _AnsweredBy = "none"
         try:
             while under_way:
@@ -171,10 +178,9 @@ class Dispatcher:
                     is_alone = list(under_way) == [first] and not first.done()
                     step = next(hedges, None) if is_alone else None
                     if isinstance(step, Choice):
-                        barred: tuple[tuple[str, ...], ...] = ((choice.target,),)
+                        barred = barred_hedges(local)
                         if start.begun_s is None:
                             first.cancel()  # it leaves the queue, unless it has just begun
-                            barred = (*barred, ())  # and returns to it if no other has time
                         tries.is_hedged = True
                         begun.append(asyncio.ensure_future(self._hedge(step, asked, tries, barred)))
                         under_way[begun[-1]] = self._clock() - start_s
@@ -220,10 +226,9 @@ class Dispatcher:
     ) -> RoutedAnswer | None:
         """Like `_answer_hedged` for an upstream, with a local endpoint as the second when time gets short.
 
-        That is none of the endpoints in the first of `barred`; if there is none, none of those in the next.
+        See `plan_hedge` about `barred`.
         """
-        plans = (self._fallback(choice, asked.pending, (*tries.failed, *some)) for some in barred)
-        planned = next((plan for plan in plans if plan is not None), None)
+        planned = self._fallback(choice, asked.pending, tries.failed, barred)
         if planned is None:
             return await self._answer_once(choice, asked, tries)
         start_s = self._clock()
@@ -269,50 +274,25 @@ class Dispatcher:
     def _count_hedge(self, choice: Choice, answered: _AnsweredBy) -> None:
         self.metrics.hedges.labels(choice.target, answered).inc()
 
-    def _plan_hedges(
+    def _local_answer(
         self, choice: Choice, asked: RoutedRequest, tries: Tries, start: WorkStart
-    ) -> Iterator[float | Choice]:
-        """Alternately yield seconds to wait for the local answer of `choice`, and choices to start as well.
-
-        Such a choice is another local endpoint when time gets short for its answer. It is the next best
-        endpoint if `choice` is late to begin (when time gets short for it, if it is worse: `spare_s`), or if
-        `choice` has run for longer than its bound, or slightly earlier if time gets short (`overdue_s`).
-        """
-        pending = asked.pending
-        planned = None if choice.target == LOCAL else self._fallback(choice, pending, tries.failed)
-        if planned is not None:
-            yield planned.after_s
-            yield planned.choice
-        if pending.best_effort:
-            return
-        level, n = choice.option.level, pending.length
-        yield _LATE_TURN * max(choice.seconds - level.curve.at(n), 0.0) + _LATE_S
-        found = next(self._next_best(choice.target, asked, tries), None) if start.begun_s is None else None
-        if found is not None:
-            if (left_s := spare_s(choice, found, pending.terms_at(self._clock()))) > 0.0:
-                yield left_s
-            if start.begun_s is None:
-                yield from self._next_best(choice.target, asked, tries)
-        now_s = self._clock()
-        begun_s = now_s if start.begun_s is None else start.begun_s
-        after_s = level.bound_curve.at(n) + _LATE_S
-        if (found := next(self._next_best(choice.target, asked, tries), None)) is not None:
-            after_s = overdue_s(level.curve.at(n), after_s, found, pending.left_s(begun_s)) or after_s
-        yield max(begun_s + after_s - now_s, 0.0)
-        yield from self._next_best(choice.target, asked, tries)
-
-    def _next_best(self, target: str, asked: RoutedRequest, tries: Tries) -> Iterator[Choice]:
-        """The next best endpoints whose answers may be in time, each once."""
-        barred: tuple[str, ...] = (target,)
-        while True:
+    ) -> LocalAnswer:
+        def choose(failed: Collection[str]) -> Choice | None:
             try:
-                found = self.choose(asked, (*tries.failed, *barred))
+                return self.choose(asked, failed)
             except (BudgetError, NodeError):
-                return
-            if found.option.excluded or found.target in (*tries.failed, *barred):
-                return
-            barred = (*barred, found.target)
-            yield found
+                return None
+
+        pending = asked.pending
+        return LocalAnswer(
+            choice,
+            pending.length,
+            self._clock,
+            lambda: start.begun_s,
+            pending.terms_at,
+            choose,
+            lambda: tries.failed,
+        )
 
     async def _hedge(
         self, choice: Choice, asked: RoutedRequest, tries: Tries, barred: Iterable[Collection[str]] = ((),)
@@ -327,22 +307,24 @@ class Dispatcher:
             tries.failed = (*tries.failed, choice.target)  # else it would be chosen again
             return None
 
-    def _fallback(self, choice: Choice, pending: PendingRequest, failed: Collection[str]) -> Hedge | None:
+    def _fallback(
+        self,
+        choice: Choice,
+        pending: PendingRequest,
+        failed: Collection[str],
+        barred: Iterable[Collection[str]] = ((),),
+    ) -> Hedge | None:
         """The local endpoint to start while `choice` is pending, and when; none that `failed`."""
         if pending.due_s is None:
             return None
-        here = [
-            way
-            for way in self.router.ways_here
-            if way.name not in (*failed, choice.target) and self.here[way.name].has_room(pending.client)
-        ]
-        return hedge(pending.length, choice, here, pending.terms_at(self._clock()))
+        here = [way for way in self.router.ways_here if self.here[way.name].has_room(pending.client)]
+        terms = pending.terms_at(self._clock())
+        return plan_hedge(pending.length, choice, here, terms, failed, barred)
 
     def _network_s(self, choice: Choice, n: int, now_s: float) -> float:
         """The network time of `choice`, without waiting and computing there."""
         peer = self.router.state(choice.target, now_s)
-        wait_s = 0.0 if peer is None else peer.wait_s
-        return max(0.0, choice.seconds - wait_s - choice.option.level.curve.at(n))
+        return network_s(choice, n, 0.0 if peer is None else peer.wait_s)
 
     async def _call_upstream(self, choice: Choice, asked: RoutedRequest) -> RoutedAnswer:
         about: dict[str, SpanAttribute] = {
