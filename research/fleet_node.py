@@ -16,6 +16,7 @@ from pliant.ir.link import Link
 from pliant.ir.times.level_selector import Level, LevelChoice, LevelSelector
 from pliant.ir.times.timing import Timing
 from pliant.route.choice.choose_endpoint import LOCAL
+from pliant.route.choice.request_progress import AnswerTimeout
 from pliant.route.choice.request_terms import Terms
 from pliant.route.curve_advert import Trail
 from pliant.route.predecessors import Listener
@@ -31,7 +32,7 @@ _BOUND = 1.2
 """The bounds of a session's profile before any observation, relative to the medians."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Request:
     """A request at one node. `reply` is called exactly once, with the answer, or None if there is none."""
 
@@ -44,9 +45,9 @@ class Request:
     asked_s: float
     reply: Callable[["Request", "Answer | None"], None]
     failed: tuple[str, ...] = ()
-    """Upstreams that failed, in order."""
+    """Endpoints that failed or refused it, in order."""
     refused: tuple[str, ...] = ()
-    """Endpoints of the node that had no room or no time."""
+    """Those of them that are endpoints of the node: they had no room or no time."""
     is_over: bool = False
     is_dropped: bool = False
     """The client no longer waits."""
@@ -54,6 +55,8 @@ class Request:
     """Called if a second answer fails while the first still runs; None while none runs beside a first."""
     most_s: float | None = None
     """The limit of its processing time here, if other nodes depend on this endpoint."""
+    patience_s: float | None = None
+    """How long the node that sent it waits; None for a client's."""
 
     def terms_at(self, now_s: float) -> Terms:
         return Terms(max(self.due_s - now_s, LEAST_S), self.floor)
@@ -71,11 +74,12 @@ class Answer:
     waited_s: float
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class ForwardedRequest:
     """A request sent upstream through `target` at `sent_s`; `hedged` is the state of a hedge here.
 
-    Its answer is expected `expected_s` after it has `entered`.
+    Its answer is expected `expected_s` after it has `entered`. It is awaited for `patience_s` in all, and
+    from `sent_s` on for `timeout`.
     """
 
     asked: Request
@@ -86,6 +90,8 @@ class ForwardedRequest:
     life: int
     """The life of the sending node: the state of a process is lost when it ends."""
     expected_s: float
+    patience_s: float
+    timeout: AnswerTimeout | None = None
     sent_s: float = inf
     above: Request | None = None
     is_over: bool = False
@@ -94,7 +100,7 @@ class ForwardedRequest:
     """None without a hedge, True while it is in progress, False if it failed."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Job:
     """A request at a machine; a probe if `asked` is None."""
 
@@ -194,6 +200,11 @@ class FleetNode:
             self.router.add_successor(names[to], link)
         self.pending = {name: deque() for name in self.links}
         self.guests.clear()
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether the node has one endpoint, and no upstream."""
+        return len(self.machines) == 1 and not self.links
 
     def is_up(self, now_s: float) -> bool:
         return self.spec.machines[0].slower.at(now_s) < inf

@@ -14,18 +14,25 @@ from pliant.route.choice.request_terms import Terms
 from pliant.route.curve_advert import Trail
 from pliant.route.router import Router
 
-Policy = Callable[[Router, int, float, Collection[str], Trail, Terms, Random], Choice]
-"""(router, length, now, excluded endpoints, trail, terms, random generator) -> the choice; raises as
-`choose`.
+Policy = Callable[[Router, int, float, Collection[str], Trail, Terms, Random, bool], Choice]
+"""(router, length, now, excluded endpoints, trail, terms, random generator, whether the request is new) ->
+the choice; raises as `choose`.
 """
 _Pick = Callable[[Router, float, list[str], Random], str]
 
 
 def routed(
-    router: Router, n: int, now_s: float, exclude: Collection[str], trail: Trail, terms: Terms, _: Random
+    router: Router,
+    n: int,
+    now_s: float,
+    exclude: Collection[str],
+    trail: Trail,
+    terms: Terms,
+    _: Random,
+    is_new: bool,
 ) -> Choice:
     """pliant's policy: the least time, within the resolution of the most accurate answer in time."""
-    return router.choose(n, now_s, TIME, exclude, trail, terms)
+    return router.choose(n, now_s, TIME, exclude, trail, terms, is_coming=is_new)
 
 
 def _simple(pick: _Pick) -> Policy:
@@ -37,6 +44,7 @@ def _simple(pick: _Pick) -> Policy:
         trail: Trail,
         terms: Terms,
         random: Random,
+        is_new: bool,
     ) -> Choice:
         options = router.options(n, now_s, TIME, terms)
         here = router.endpoints
@@ -45,7 +53,7 @@ def _simple(pick: _Pick) -> Policy:
         if names:
             one = pick(router, now_s, names, random)
             exclude = [*exclude, *[o.name for o in options if o.name != one]]
-        return router.choose(n, now_s, TIME, exclude, trail, terms)
+        return router.choose(n, now_s, TIME, exclude, trail, terms, is_coming=is_new)
 
     return policy
 

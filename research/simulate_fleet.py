@@ -16,11 +16,12 @@ from typing import Any, final
 
 from pliant.ir.link import Link
 from pliant.route.choice.choose_endpoint import Choice
+from pliant.route.choice.request_progress import answer_timeout, network_s, patience_s
 from pliant.route.curve_advert import CurveAdvert, Trail
 from pliant.route.router_settings import RouterSettings
 from research.fleet_changes import Changes
 from research.fleet_choice import FleetChoice
-from research.fleet_hedging import FleetHedging
+from research.fleet_dispatch import FleetDispatch
 from research.fleet_node import LEAST_S, Answer, FleetNode, ForwardedRequest, Job, Machine, Request
 from research.fleet_policies import Policy, routed
 from research.fleet_run import FleetRun, Row, run_of
@@ -28,7 +29,8 @@ from research.fleet_upkeep import Upkeep
 from research.fleet_world import Fleet
 from research.virtual_clock import VirtualClock
 
-_MOST_FAILURES = 2
+_HOP_S = 60.0
+"""The limit of a response from an upstream (`serve/http/limits.py`)."""
 _SENT_BYTES, _PER_WORD_BYTES, _RECEIVED_BYTES = 400, 6, 300
 
 
@@ -51,7 +53,8 @@ def simulate_fleet(
 class _Simulation:
     def __init__(self, fleet: Fleet, settings: RouterSettings, policy: Policy, seed: int) -> None:
         self._fleet, self._clock = fleet, VirtualClock()
-        self._choice = FleetChoice(self._clock, policy, Random(seed))
+        choice = FleetChoice(self._clock, policy, Random(seed))
+        self._dispatch = FleetDispatch(self._clock, choice, self)
         requests = fleet.requests
         self._words, self._kind = requests.words.tolist(), requests.kind.tolist()
         self._work: list[float] = requests.work.tolist()
@@ -60,10 +63,8 @@ class _Simulation:
         self._nodes = [FleetNode(spec, i, settings, max_n) for i, spec in enumerate(fleet.nodes)]
         self._names = tuple(node.name for node in self._nodes)
         self._upkeep = Upkeep(self._clock, self._nodes, self._work_on)
-        self._seconds = FleetHedging(self._clock, self._choice.choose, self._begin)
         self._again: Callable[[], None] | None = None
         self._rows: list[Row] = []
-        self._n_doubled = 0
 
     def run(self, clients: tuple[int, float] | None) -> FleetRun:
         begun_s = perf_counter()
@@ -75,8 +76,7 @@ class _Simulation:
             self._play()
         else:
             self._play_closed(*clients)
-        n_doubled = self._n_doubled + self._seconds.n_begun
-        counts = (self._upkeep.n_pings, self._upkeep.n_broadcasts, n_doubled)
+        counts = (self._upkeep.n_pings, self._upkeep.n_broadcasts, self._dispatch.n_hedged)
         return run_of(self._rows, counts, perf_counter() - begun_s)
 
     # -- requests come
@@ -109,7 +109,8 @@ class _Simulation:
         kind = self._fleet.requests.kinds[self._kind[number]]
         due_s, trail = self._clock.now_s + kind.deadline_s, Trail((node.name,))
         n = self._words[number]
-        self._dispatch(Request(node, number, n, due_s, kind.floor, trail, self._clock.now_s, self._ended))
+        asked = Request(node, number, n, due_s, kind.floor, trail, self._clock.now_s, self._ended)
+        self._dispatch.dispatch(asked)
 
     def _ended(self, asked: Request, answer: Answer | None) -> None:
         took_s = self._clock.now_s - asked.asked_s
@@ -122,63 +123,12 @@ class _Simulation:
             # A refused client retries a little later.
             self._clock.after((0.0 if answer is not None else 0.05), self._again)
 
-    # -- a request at a node (serve/answers/dispatch.py)
-
-    def _dispatch(self, asked: Request) -> None:
-        node, now_s = asked.node, self._clock.now_s
-        node.offer(now_s)
-        choice = self._choice.choose(asked)
-        if choice is None:
-            self._end(asked, None)
-        else:
-            job = self._begin(asked, choice)
-            if job is not None:
-                planned = self._choice.plan_hedge(asked, choice)
-                self._seconds.watch(node.machines[choice.target], job, choice, planned)
+    def wake(self, node: FleetNode) -> None:
         self._upkeep.wake(node)
-
-    def _begin(self, asked: Request, choice: Choice) -> Job | None:
-        """Start the endpoint of `choice`; returns the job if the endpoint is local and has admitted it."""
-        node = asked.node
-        if choice.target not in node.machines:
-            self._send_away(asked, choice)
-            return None
-        asked.most_s = choice.option.most_s
-        machine = node.machines[choice.target]
-
-        def then(answer: Answer | None) -> None:
-            if answer is None:
-                self._refuse(asked, choice.target)
-            else:
-                self._end(asked, answer)
-
-        return self._admit(node, machine, asked, then)
-
-    def _refuse(self, asked: Request, endpoint: str) -> None:
-        """A local endpoint has no room or no time: try the next best, as after a failure upstream."""
-        asked.refused = (*asked.refused, endpoint)
-        self._retry(asked)
-
-    def _retry(self, asked: Request) -> None:
-        if asked.is_over:
-            return
-        if asked.is_dropped:
-            self._end(asked, None)
-        elif asked.second_failed is not None:
-            asked.second_failed()
-        else:
-            self._dispatch(asked)
-
-    def _end(self, asked: Request, answer: Answer | None) -> None:
-        if not asked.is_over:
-            asked.is_over = True
-            asked.reply(asked, answer)
 
     # -- here (serve/answers/session_endpoint.py, admission.py)
 
-    def _admit(
-        self, node: FleetNode, machine: Machine, asked: Request, then: Callable[[Answer | None], None]
-    ) -> Job | None:
+    def admit(self, machine: Machine, asked: Request, then: Callable[[Answer | None], None]) -> Job | None:
         now_s = self._clock.now_s
         pick = machine.pick(asked, now_s + machine.backlog_s(now_s)) if machine.has_room else None
         if pick is None:
@@ -186,7 +136,7 @@ class _Simulation:
             return None
         job = Job(asked.n, pick.time.median_s, now_s, asked, then)
         machine.add(job)
-        self._work_on(node, machine)
+        self._work_on(asked.node, machine)
         return job
 
     def _work_on(self, node: FleetNode, machine: Machine) -> None:
@@ -230,28 +180,30 @@ class _Simulation:
 
     # -- above (serve/upstream)
 
-    def _send_away(self, asked: Request, choice: Choice) -> None:
+    def send_away(self, asked: Request, choice: Choice) -> ForwardedRequest:
         node, now_s, target, n = asked.node, self._clock.now_s, choice.target, asked.n
         router = node.router
-        planned = self._choice.plan_hedge(asked, choice)
         state = router.state(target, now_s)
-        wait_s = 0.0 if state is None else state.wait_s
-        way_s = max(0.0, choice.seconds - wait_s - choice.option.level.curve.at(n))
+        way_s = network_s(choice, n, 0.0 if state is None else state.wait_s)
         ticket = router.enter(target, n, now_s, choice.option.level)
-        away = ForwardedRequest(asked, target, ticket, way_s, now_s, node.n_starts, choice.seconds)
+        most_s = patience_s(asked.terms_at(now_s), asked.patience_s)
+        away = ForwardedRequest(asked, target, ticket, way_s, now_s, node.n_starts, choice.seconds, most_s)
         pending = node.pending[target]
         if not pending and router.has_room(target):
             self._send(away)
         else:
             pending.append(away)
-        self._clock.at(asked.due_s, self._give_up, away)
-        if planned is not None:
-            self._clock.at(now_s + planned.after_s, self._hedge, away, planned.choice.target)
+        self._clock.after(most_s, self._give_up, away)
+        return away
 
     def _send(self, away: ForwardedRequest) -> None:
         node, now_s = away.asked.node, self._clock.now_s
         node.router.send(away.target, away.ticket, now_s)
         away.sent_s = now_s
+        left_s = away.patience_s - (now_s - away.entered_s)
+        away.timeout = answer_timeout(away.expected_s, left_s, _HOP_S)
+        if away.timeout.seconds < left_s:
+            self._clock.after(away.timeout.seconds, self._give_up, away)
         to, link = node.links[away.target]
         peer = self._nodes[to]
         if link is None:
@@ -284,8 +236,10 @@ class _Simulation:
             back_s = self._one_way_s(away, link, _RECEIVED_BYTES)
             self._clock.after(back_s, self._back, away, answer, told, spent_s)
 
-        away.above = Request(peer, asked.number, asked.n, due_s, asked.floor, trail, self._clock.now_s, reply)
-        self._dispatch(away.above)
+        assert away.timeout is not None
+        above = Request(peer, asked.number, asked.n, due_s, asked.floor, trail, self._clock.now_s, reply)
+        above.patience_s, away.above = away.timeout.seconds, above
+        self._dispatch.dispatch(above)
 
     def _back(self, away: ForwardedRequest, answer: Answer | None, told: CurveAdvert, spent_s: float) -> None:
         """Handle an answer or a refusal from upstream; it is ignored if the request timed out, or its sender
@@ -297,7 +251,7 @@ class _Simulation:
         if answer is None:
             node.router.record_advert(away.target, told, now_s)
             self._leave(away)
-            self._elsewhere(away)
+            self._dispatch.fail(away)
         else:
             sizes = (_SENT_BYTES + _PER_WORD_BYTES * asked.n, _RECEIVED_BYTES)
             waits = (answer.waited_s, away.ticket)
@@ -305,37 +259,48 @@ class _Simulation:
             node.router.record_answer(away.target, asked.n, *sizes, away_s, spent_s, told, now_s, *waits)
             self._leave(away)
             waited_s = away.sent_s - away.entered_s + answer.waited_s
-            self._end(asked, Answer(answer.by, answer.endpoint, answer.accuracy, waited_s))
+            self._dispatch.end(asked, Answer(answer.by, answer.endpoint, answer.accuracy, waited_s))
         self._upkeep.wake(node)
 
     def _unreachable(self, away: ForwardedRequest) -> None:
-        """Send requests that wait for a failed upstream elsewhere, too."""
-        node, target = away.asked.node, away.target
-        if away.is_over or away.life != node.n_starts:
-            return
-        node.router.record_failure(target, self._clock.now_s)
-        lost = [away, *[other for other in node.pending[target] if not other.is_over]]
-        node.pending[target].clear()
-        for one in lost:
-            self._leave(one)
-        for one in lost:
-            self._elsewhere(one)
-        self._upkeep.wake(node)
+        if not (away.is_over or away.life != away.asked.node.n_starts):
+            away.asked.node.router.record_failure(away.target, self._clock.now_s)
+            self._lose(away)
 
     def _give_up(self, away: ForwardedRequest) -> None:
-        """Time out a request with a late answer."""
+        """Time out a request, which may have waited here all the time."""
         if away.is_over or away.life != away.asked.node.n_starts:
             return
-        if away.sent_s < inf:
-            self._overdue(away)
-        self._leave(away)
-        self._elsewhere(away)
+        router, now_s = away.asked.node.router, self._clock.now_s
+        if away.timeout is not None and away.timeout.is_failure:
+            router.record_failure(away.target, now_s)
+        elif away.timeout is not None:
+            late_s = now_s - away.entered_s - away.expected_s
+            router.record_overdue(away.target, away.asked.n, late_s, now_s)
+        self._lose(away)
+
+    def overdue(self, away: ForwardedRequest, late_s: float) -> None:
+        node, now_s = away.asked.node, self._clock.now_s
+        node.router.record_overdue(away.target, away.asked.n, late_s, now_s)
+        self._end([], away)
+
+    def _lose(self, away: ForwardedRequest) -> None:
+        self._end([away], away)
         self._upkeep.wake(away.asked.node)
 
-    def _overdue(self, away: ForwardedRequest) -> None:
-        asked, now_s = away.asked, self._clock.now_s
-        late_s = now_s - away.entered_s - away.expected_s
-        asked.node.router.record_overdue(away.target, asked.n, late_s, now_s)
+    def _end(self, failed: list[ForwardedRequest], away: ForwardedRequest) -> None:
+        """End `away`; `failed` go elsewhere, and those that wait for an upstream that is no candidate now."""
+        node, target = away.asked.node, away.target
+        state, pending = node.router.state(target, self._clock.now_s), node.pending[target]
+        if pending and (state is None or state.state != "ready"):
+            failed += [other for other in pending if not (other.is_over or other is away)]
+            pending.clear()
+        self._leave(away)
+        for one in failed:
+            if one is not away:
+                self._leave(one)
+        for one in failed:
+            self._dispatch.fail(one)
 
     def _leave(self, away: ForwardedRequest) -> None:
         """Remove a request from its upstream or the upstream's queue; the next one may be sent."""
@@ -350,39 +315,3 @@ class _Simulation:
             first = pending.popleft()
             if not first.is_over:
                 self._send(first)
-
-    def _elsewhere(self, away: ForwardedRequest) -> None:
-        """Without an answer from upstream, use the hedge started here, or try the next best endpoint."""
-        away.is_lost = True
-        asked = away.asked
-        if away.hedged or asked.is_over:
-            return
-        asked.failed = (*asked.failed, away.target)
-        if len(asked.failed) >= _MOST_FAILURES:
-            asked.trail = Trail(asked.trail.path, 0)
-        self._retry(asked)
-
-    def _hedge(self, away: ForwardedRequest, endpoint: str) -> None:
-        """Start a hedge here; the first of the two answers counts."""
-        asked = away.asked
-        if away.is_over or asked.is_over or away.life != asked.node.n_starts:
-            return
-        self._n_doubled += 1
-        away.hedged = True
-
-        def then(answer: Answer | None) -> None:
-            if asked.is_over:
-                return
-            if answer is None:
-                away.hedged, asked.refused = False, (*asked.refused, endpoint)
-                if away.is_lost:
-                    self._elsewhere(away)
-                return
-            if not away.is_over:
-                self._overdue(away)
-                self._leave(away)
-            self._end(asked, answer)
-
-        asked.node.offer(self._clock.now_s)
-        self._admit(asked.node, asked.node.machines[endpoint], asked, then)
-        self._upkeep.wake(asked.node)

@@ -71,7 +71,7 @@ def kept(headers: dict[str, str]) -> dict[str, str]:
 
 def test_upstreams_of_two_protocols_answer_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nodes are upgraded one after the other, while clients ask: the old one stays in use beside the new."""
-    monkeypatch.setattr("pliant.serve.upstream.upstreams.SHORTEST_S", PATIENCE_S)
+    monkeypatch.setattr("pliant.route.choice.request_progress.SHORTEST_S", PATIENCE_S)
     found: list[tuple[str, httpx.Response]] = []
     with (
         running(Upper(mark="@old"), name="old", **fixed(*OLD)) as old,

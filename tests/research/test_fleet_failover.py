@@ -45,7 +45,14 @@ def requests_at(times: Sequence[float], deadlines_s: Sequence[float]) -> FleetRe
 
 
 def cluster_first(
-    router: Router, n: int, now_s: float, exclude: Collection[str], trail: Trail, terms: Terms, random: Random
+    router: Router,
+    n: int,
+    now_s: float,
+    exclude: Collection[str],
+    trail: Trail,
+    terms: Terms,
+    random: Random,
+    is_new: bool,
 ) -> Choice:
     """The cluster, even if it is late, then pliant's policy; this device for deadlines above 5 s."""
     name = LOCAL if terms.deadline_s is not None and terms.deadline_s > 5.0 else "cluster"
@@ -53,8 +60,8 @@ def cluster_first(
         ways = [way.name for way in router.ways_here if way.name != name]
         here = Trail(trail.path, 0)
         late = Terms(terms.deadline_s, terms.accuracy_floor, best_effort=True)
-        return routed(router, n, now_s, [*exclude, *ways], here, late, random)
-    return routed(router, n, now_s, exclude, trail, terms, random)
+        return routed(router, n, now_s, [*exclude, *ways], here, late, random, is_new)
+    return routed(router, n, now_s, exclude, trail, terms, random, is_new)
 
 
 def test_a_request_that_a_local_endpoint_refuses_is_answered_by_the_next_best() -> None:

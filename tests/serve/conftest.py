@@ -13,4 +13,4 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
     Tests of upstreams that do not answer set what they need.
     """
-    monkeypatch.setattr("pliant.serve.upstream.upstreams.SHORTEST_S", PATIENCE_S)
+    monkeypatch.setattr("pliant.route.choice.request_progress.SHORTEST_S", PATIENCE_S)

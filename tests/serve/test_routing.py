@@ -187,7 +187,7 @@ def test_an_upstream_that_answers_nonsense_is_not_believed(
 ) -> None:
     """[crime.damage] every request is answered correctly; the liar is not asked again."""
     if "is_silent" in lie:
-        monkeypatch.setattr("pliant.serve.upstream.upstreams.SHORTEST_S", 2.0)
+        monkeypatch.setattr("pliant.route.choice.request_progress.SHORTEST_S", 2.0)
     options = {"limits": Limits(body_bytes=1 << 16), **fixed(*LATE, retry_s=1e5, retry_limit_s=1e5)}
     with Liar(**lie) as liar, end_below(liar.url, **options) as end:
         until(lambda: target_of(end, 100) == liar.url)
@@ -200,7 +200,7 @@ def test_an_upstream_that_answers_nonsense_is_not_believed(
 def test_a_node_gives_up_on_the_next_before_it_is_given_up_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else both time out at once, both answer by themselves, and the end node blames the gateway."""
     # The gateway has half of it for its own answer: more than a busy machine keeps a thread waiting.
-    monkeypatch.setattr("pliant.serve.upstream.upstreams.SHORTEST_S", 8.0)
+    monkeypatch.setattr("pliant.route.choice.request_progress.SHORTEST_S", 8.0)
     options = fixed(*HONEST, retry_s=1e5, retry_limit_s=1e5)
     with (
         Liar(is_silent=True) as silent,
@@ -265,7 +265,7 @@ def test_broadcasts_that_cannot_be_are_refused() -> None:
 
 def test_a_node_that_takes_longer_than_it_tells_is_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
     """[crime.damage] a curve that is a lie, not a wrong form: no wrong route lasts."""
-    monkeypatch.setattr("pliant.serve.upstream.upstreams.SHORTEST_S", PATIENCE_S)
+    monkeypatch.setattr("pliant.route.choice.request_progress.SHORTEST_S", PATIENCE_S)
     with Liar(points="[[0,0.0]]", content=GOOD, spent_s=7.0) as liar, end_below(liar.url) as end:
         until(lambda: target_of(end, 50) == liar.url)
         for _ in range(6):

@@ -36,8 +36,8 @@ def test_requests_that_wait_for_an_upstream_that_fails_are_answered_elsewhere(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """They learn at once that it failed, and not by a timeout each."""
-    monkeypatch.setattr("pliant.serve.upstream.upstreams.SHORTEST_S", 0.5)
-    monkeypatch.setattr("pliant.serve.upstream.upstreams.PATIENCE", 0.0)
+    monkeypatch.setattr("pliant.route.choice.request_progress.SHORTEST_S", 0.5)
+    monkeypatch.setattr("pliant.route.choice.request_progress.PATIENCE", 0.0)
     monkeypatch.setattr(Router, "has_room", lambda self, name: self.state(name, 0.0).n_in_flight < 1)
     options = fixed(*HONEST, retry_s=1e5, retry_limit_s=1e5)
     with (
@@ -52,7 +52,7 @@ def test_requests_that_wait_for_an_upstream_that_fails_are_answered_elsewhere(
 
 def test_no_more_than_the_queue_holds_wait_for_an_upstream(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else 1,000 clients of a slow upstream would fill the memory of the node below it."""
-    monkeypatch.setattr("pliant.serve.upstream.upstreams.SHORTEST_S", 60.0)  # a busy machine is no fault
+    monkeypatch.setattr("pliant.route.choice.request_progress.SHORTEST_S", 60.0)  # a busy machine is no fault
     up_model, end_model = Upper(mark="@up"), Upper(mark="@end")
     options = {**fixed(*HONEST), "queue": 1}
     with (

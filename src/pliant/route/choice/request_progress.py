@@ -1,10 +1,11 @@
 """Decisions on a request in progress: the next endpoint, and when to start a second one beside the first.
 
-The dispatcher of nodes and the simulator follow the same functions; what they start and wait for is their own.
+The dispatcher of nodes and the simulator follow the same functions; what they start and await is their own.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 from pliant.route.choice.choose_endpoint import LOCAL, Candidate, Choice, choose
 from pliant.route.choice.hedge import Hedge, hedge, overdue_s, spare_s
@@ -14,6 +15,19 @@ _LATE_TURN, _LATE_S = 1.05, 0.01
 """A request's start is late after this multiple of its expected wait, plus this many seconds."""
 _MOST_FAILURES = 2
 """Upstreams that may fail a request before it is answered locally: each failure costs time."""
+SHORTEST_S, PATIENCE = 2.0, 10.0
+"""The usual timeout of an upstream's answer: a multiple of its expected time, and its least value."""
+_FAIR = 0.25
+"""A timeout below this fraction of the usual one, because of a deadline or client, does not count as a
+failure. Downstream nodes that each wait half as long reach it after three hops."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerTimeout:
+    """An upstream's answer is awaited for `seconds`; without it, the upstream has failed if `is_failure`."""
+
+    seconds: float
+    is_failure: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +126,25 @@ def is_final(choice: Choice, refused: Collection[str]) -> bool:
 def may_forward(failed: Collection[str], here: Collection[str]) -> bool:
     """Whether a request may go to another upstream, after those of `failed` that are not `here` failed."""
     return sum(name not in here for name in failed) < _MOST_FAILURES
+
+
+def patience_s(terms: Terms, sender_s: float | None) -> float:
+    """How long a request of `terms` may be at an upstream; infinity without a limit.
+
+    A late answer is useless without best effort. The node that sent the request waits for `sender_s` (None:
+    no limit is known): the half of that is for another attempt.
+    """
+    limits_s = [inf] if sender_s is None else [sender_s / 2.0]
+    if terms.deadline_s is not None and not terms.best_effort:
+        limits_s.append(terms.deadline_s)
+    return min(limits_s)
+
+
+def answer_timeout(expected_s: float, patience_s: float, most_s: float) -> AnswerTimeout:
+    """The timeout of an answer that is expected after `expected_s`, at most `patience_s` and `most_s`."""
+    usual_s = min(most_s, max(SHORTEST_S, PATIENCE * expected_s))
+    seconds = min(usual_s, patience_s)
+    return AnswerTimeout(seconds, seconds >= _FAIR * usual_s)
 
 
 def network_s(choice: Choice, n: int, wait_s: float) -> float:

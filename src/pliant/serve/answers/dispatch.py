@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Coroutine, Iterable
 from dataclasses import replace
-from math import ceil, inf
+from math import ceil
 from typing import Any, Literal, final
 
 from pliant.errors import BudgetError, ClusterError, DeadlineError, InputError, NodeError, RouteError
@@ -18,6 +18,7 @@ from pliant.route.choice.request_progress import (
     is_final,
     may_forward,
     network_s,
+    patience_s,
     plan_hedge,
     plan_hedges,
 )
@@ -31,7 +32,7 @@ from pliant.serve.answers.routed_request import RoutedAnswer, RoutedRequest, Tri
 from pliant.serve.answers.session_endpoint import SessionEndpoint
 from pliant.serve.answers.work_item import WorkStart
 from pliant.serve.protocol.inference import Signature
-from pliant.serve.protocol.pending_request import LEAST_S, PendingRequest
+from pliant.serve.protocol.pending_request import PendingRequest
 from pliant.serve.protocol.replies import check_reply
 from pliant.serve.telemetry.request_context import inner_span, record_stages
 from pliant.serve.telemetry.tracing import SpanAttribute
@@ -339,15 +340,12 @@ class Dispatcher:
         assert self.upstreams is not None
         n, target, start_s = pending.length, choice.target, self._clock()
         _LOG.info("%s: length %d, to %s, %.6f s expected", asked.id, n, target, choice.seconds)
-        patience_s = inf
-        if pending.due_s is not None and not pending.best_effort:
-            patience_s = max(pending.left_s(start_s), LEAST_S)  # a late answer is useless
-        if asked.route is not None and asked.route.patience_s is not None:
-            patience_s = min(patience_s, asked.route.patience_s / 2.0)  # the rest is for another attempt
+        sender_s = None if asked.route is None else asked.route.patience_s
+        most_s = patience_s(pending.terms_at(start_s), sender_s)
         network_s = 0.0 if pending.has_no_terms else self._network_s(choice, n, start_s)
-        async with self.upstreams.slots.take(target, n, patience_s, choice.option.level) as slot:
+        async with self.upstreams.slots.take(target, n, most_s, choice.option.level) as slot:
             terms = Terms() if pending.has_no_terms else pending.forwarded_terms(self._clock(), network_s)
-            left_s, objective = patience_s - slot.waited_s, asked.own_objective
+            left_s, objective = most_s - slot.waited_s, asked.own_objective
             answer = await self.upstreams.ask(
                 target, n, choice.seconds, asked.trail, asked.id, body, slot, terms, left_s, objective
             )

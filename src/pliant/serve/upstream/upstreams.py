@@ -12,6 +12,7 @@ from typing import final
 from pliant.errors import InputError, NodeError, PeerCurveError, PliantError, RouteError
 from pliant.ir.link import Link
 from pliant.route.choice.objective import Objective
+from pliant.route.choice.request_progress import answer_timeout
 from pliant.route.choice.request_terms import Terms
 from pliant.route.curve_advert import NAME, Trail
 from pliant.route.node_identity import NODE_HEADER, PROTOCOL_HEADER, Identity, mismatch, read_identity
@@ -41,7 +42,6 @@ REQUEST_HEADER = "Pliant-Request"
 CURVE_PATH = "/v2/pliant/curve"
 FIRST_GUESS = Link(latency_s=0.05, bandwidth_Bps=1e7)
 """Assumed link before its first use; no request is sent before a ping succeeded."""
-SHORTEST_S, PATIENCE = 2.0, 10.0
 _PING_S = 10.0
 _FIRST_PINGS = 3  # on a new connection: a stall in a single ping would count until the next T_ping
 _FIRST_CONTACT_S = 2.0
@@ -52,9 +52,6 @@ MISMATCH = 409
 """Status of a node with another model or an incompatible protocol version."""
 BLAMES_INPUT = (400, 500)
 """Statuses for unreadable input or a failing model: the upstream is at fault if another endpoint answers."""
-_FAIR = 0.25
-"""A timeout below this fraction of the usual one, because of a deadline or client, does not count as a
-failure. Downstream nodes that each wait half as long reach it after three hops."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +144,7 @@ class Upstreams:
         `patience_s`; the caller should then use another endpoint. After a status of BLAMES_INPUT the caller
         reports the upstream as `failed` if another endpoint succeeds.
         """
-        usual_s = min(self._limits.hop_s, max(SHORTEST_S, PATIENCE * expected_s))
-        timeout_s = min(usual_s, patience_s)
+        timeout = answer_timeout(expected_s, patience_s, self._limits.hop_s)
         sent = trail.next_hop()
         message = RouteMessage(
             sent.path,
@@ -159,7 +155,7 @@ class Upstreams:
             deadline_s=terms.deadline_s,
             accuracy_floor=terms.accuracy_floor,
             best_effort=bool(terms.best_effort),
-            patience_s=timeout_s,
+            patience_s=timeout.seconds,
         )
         headers = {**self._headers(message), **current_headers(), REQUEST_HEADER: id, "content-type": JSON}
         if body.header_bytes is not None:
@@ -167,7 +163,9 @@ class Upstreams:
         url = f"{upstream}/v2/models/{self._model}/infer"
         try:
             self._client.spare(upstream)
-            response = await self._client.call("POST", url, headers, body.content, timeout_s, self._token)
+            response = await self._client.call(
+                "POST", url, headers, body.content, timeout.seconds, self._token
+            )
             now_s = self._clock()
             self._metrics.child(self._metrics.upstream_bytes, upstream, "out").inc(response.sent_bytes)
             self._metrics.child(self._metrics.upstream_bytes, upstream, "in").inc(response.received_bytes)
@@ -176,8 +174,8 @@ class Upstreams:
         except NodeError as error:
             if error.status == MISMATCH:
                 pass  # `_check_identity` has excluded it
-            elif error.status == 504 and timeout_s < _FAIR * usual_s:
-                self.overdue(upstream, n, slot.waited_s + timeout_s - expected_s)
+            elif error.status == 504 and not timeout.is_failure:
+                self.overdue(upstream, n, slot.waited_s + timeout.seconds - expected_s)
             else:
                 self.failed(upstream, str(error))
             raise
