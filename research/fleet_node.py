@@ -58,8 +58,13 @@ class Request:
     patience_s: float | None = None
     """How long the node that sent it waits; None for a client's."""
 
+    _terms: tuple[float, Terms] | None = None
+    """The last result of `terms_at`, with its time."""
+
     def terms_at(self, now_s: float) -> Terms:
-        return Terms(max(self.due_s - now_s, LEAST_S), self.floor)
+        if self._terms is None or self._terms[0] != now_s:
+            self._terms = now_s, Terms(max(self.due_s - now_s, LEAST_S), self.floor)
+        return self._terms[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +184,8 @@ class FleetNode:
         this node fails.
         """
         self.wakes_at_s = inf
+        self.wakes_s = set[float]()
+        """The times of events for due work: the next one and later ones."""
         self.due_done_s = -inf
         self.router: Router
         self.machines: dict[str, Machine]

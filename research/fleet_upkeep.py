@@ -32,11 +32,14 @@ class Upkeep:
         at_s = max(node.router.next_due_s(now_s), node.due_done_s + _THROTTLE_S, now_s)
         if at_s < node.wakes_at_s:
             node.wakes_at_s = at_s
-            self._clock.at(at_s, self._do_due, node, at_s)
+            if at_s not in node.wakes_s:
+                node.wakes_s.add(at_s)
+                self._clock.at(at_s, self._do_due, node, at_s)
 
     def _do_due(self, node: FleetNode, at_s: float) -> None:
+        node.wakes_s.discard(at_s)
         if at_s != node.wakes_at_s:
-            return  # an earlier event is scheduled
+            return  # the work was done earlier
         now_s = self._clock.now_s
         node.wakes_at_s, node.due_done_s = inf, now_s
         if node.is_up(now_s):

@@ -15,6 +15,7 @@ from time import perf_counter
 from typing import Any, final
 
 from pliant.ir.link import Link
+from pliant.ir.times.level_selector import LevelChoice
 from pliant.route.choice.choose_endpoint import Choice
 from pliant.route.choice.request_progress import answer_timeout, network_s, patience_s
 from pliant.route.curve_advert import CurveAdvert, Trail
@@ -135,18 +136,21 @@ class _Simulation:
             then(None)
             return None
         job = Job(asked.n, pick.time.median_s, now_s, asked, then)
+        is_idle = machine.running is None
         machine.add(job)
-        self._work_on(asked.node, machine)
+        self._work_on(asked.node, machine, pick if is_idle else None)
         return job
 
-    def _work_on(self, node: FleetNode, machine: Machine) -> None:
+    def _work_on(self, node: FleetNode, machine: Machine, picked: LevelChoice | None = None) -> None:
+        """Begin the next job; `picked` is the level of one that was admitted now, and is the only one."""
         while machine.running is None and machine.jobs:
             job = machine.jobs.popleft()
             asked = job.asked
             if asked is None:
                 pick = machine.trade.pick(job.n, None, LEAST_S)  # the quickest
             else:
-                found = None if asked.is_over or asked.is_dropped else machine.pick(asked, self._clock.now_s)
+                is_wanted = not (asked.is_over or asked.is_dropped)
+                found = picked or (machine.pick(asked, self._clock.now_s) if is_wanted else None)
                 if found is None or self._clock.now_s + found.time.median_s > asked.due_s:
                     machine.end(job)
                     if job.then is not None:

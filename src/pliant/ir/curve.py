@@ -146,13 +146,14 @@ def max_excess(a: Curve, b: Curve, max_n: int, ratio: float) -> float:
     It is linear between breakpoints and crossings, and a crossing is a maximum only if a breakpoint is one
     too, so breakpoints suffice.
     """
-    most = -float("inf")
-    for n in {0, max_n, *a.lengths, *b.lengths}:
-        if n > max_n:
-            continue
-        s, t = a.at(n), b.at(n)
-        most = max(most, abs(s - t) - ratio * (s if s < t else t))
-    return most
+    if a.lengths == b.lengths:
+        pairs = [(s, t) for (n, s), (_, t) in zip(a.points, b.points, strict=True) if n <= max_n]
+        ends = [n for n in (0, max_n) if n not in (a.lengths[0], a.lengths[-1])]
+        pairs += [(a.at(n), b.at(n)) for n in ends]
+    else:
+        lengths = {0, max_n, *a.lengths, *b.lengths}
+        pairs = [(a.at(n), b.at(n)) for n in lengths if n <= max_n]
+    return max(abs(s - t) - ratio * (s if s < t else t) for s, t in pairs)
 
 
 def thin(curve: Curve, max_points: int) -> Curve:

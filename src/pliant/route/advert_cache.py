@@ -34,15 +34,19 @@ class AdvertCache:
 
     def set_ways(self, ways: Sequence[Candidate]) -> None:
         """Set the current ways. Adverts are kept while no way has changed by more than 3 %."""
+        if not self._kept:
+            return  # most nodes have no predecessor, and make no advert
         behind = [self._behind(way.name) for way in ways]
         pairs = zip(ways, self._ways, strict=False)
         if behind != self._behind_told or not all(_is_alike(a, b, self._max_n) for a, b in pairs):
-            self._kept, self._ways, self._behind_told = {}, tuple(ways), behind
+            self._kept = {}
 
     def get(
         self, predecessor: str | None, ways: Sequence[Candidate]
     ) -> tuple[CurveAdvert, Sequence[Candidate]]:
         """`predecessor`'s advert, of ways that do not depend on it, and these ways. None: of all ways."""
+        if not self._kept:
+            self._ways, self._behind_told = tuple(ways), [self._behind(way.name) for way in ways]
         advert = self._kept.get(None) or self._build(None, ways)
         if predecessor is not None and predecessor in advert.through:
             ways = [way for way in ways if predecessor not in self._behind(way.name)]

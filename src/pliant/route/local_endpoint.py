@@ -179,19 +179,24 @@ def note_dependent(
     """
     if terms.deadline_s is None:
         return
-    able = []
-    for c in (*(endpoint.way for endpoint in here.values()), *above):
-        quickest = next((level for level in c.levels if level.reaches(terms.accuracy_floor or 0.0)), None)
-        if quickest is not None:
-            way_s = c.fixed_s + c.per_item_s * n
-            seconds = way_s + quickest.curve.at(n)
+    able, floor, deadline_s = [], terms.accuracy_floor or 0.0, terms.deadline_s
+    for c in (*[endpoint.way for endpoint in here.values()], *above):
+        for quickest in c.levels:
+            if quickest.reaches(floor):
+                break
+        else:
+            continue
+        way_s = c.fixed_s + c.per_item_s * n
+        seconds = way_s + quickest.curve.at(n)
+        if seconds > deadline_s:
             bound_s = max(seconds, way_s * c.way_bound + quickest.bound_curve.at(n))
-            if not is_hopeless(seconds, bound_s, terms.deadline_s):
-                able.append((c.name, seconds))
-                if len(able) > 1:
-                    return
+            if is_hopeless(seconds, bound_s, deadline_s):
+                continue
+        able.append((c.name, seconds))
+        if len(able) > 1:
+            return
     if able and able[0][0] in here:
         name, seconds = able[0]
-        endpoint, slack_s = here[name], max(terms.deadline_s - seconds, 0.0)
+        endpoint, slack_s = here[name], max(deadline_s - seconds, 0.0)
         if slack_s < _FEW * endpoint.way.best.curve.at(n):
             endpoint.dependents.add(slack_s, is_queued=endpoint.wait_s > 0.0)

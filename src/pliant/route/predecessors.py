@@ -23,6 +23,8 @@ class _Predecessor:
     listener: Listener | None
     heard_s: float
     advert: CurveAdvert | None = None
+    alike: tuple[ServiceLevel, ...] | None = None
+    """Levels that were compared with those of `advert`, and are within the threshold."""
 
 
 class Predecessors:
@@ -50,7 +52,8 @@ class Predecessors:
             known.heard_s, known.listener = now_s, listener or known.listener
             return
         if len(self._known) >= _MOST:
-            del self._known[min(self._known, key=lambda other: self._known[other].heard_s)]
+            longest, _ = min(self._known.items(), key=lambda known: known[1].heard_s)
+            del self._known[longest]
         self._known[name] = _Predecessor(listener, now_s)
         self.expires_at_s = min(self.expires_at_s, now_s + self._expire_after_s)
 
@@ -64,8 +67,8 @@ class Predecessors:
     def record_advert(self, name: str, advert: CurveAdvert) -> None:
         """Record that `advert` was sent to it, with an answer."""
         known = self._known.get(name)
-        if known is not None:
-            known.advert = advert
+        if known is not None and known.advert is not advert:
+            known.advert, known.alike = advert, None
 
     def expire(self, now_s: float) -> None:
         """Remove predecessors that were inactive for too long."""
@@ -101,9 +104,13 @@ class Predecessors:
             if known.advert is advert:
                 continue
             is_other_wait = _is_other_wait(known.advert.wait_s, advert.wait_s, threshold_s)
+            if not is_other_wait and known.alike is advert.levels:
+                continue
             if is_other_wait or has_moved(known.advert.levels, advert.levels):
                 groups.setdefault(advert, []).append(name)
-                known.advert = advert
+                known.advert, known.alike = advert, None
+            else:
+                known.alike = advert.levels
         return tuple((advert, tuple(names)) for advert, names in groups.items())
 
 

@@ -83,11 +83,13 @@ class Router:
         all successors after its last hop. Raises RouteError if none is left, and as `choose_endpoint.choose`.
         """
         self._update_expected(now_s)
-        candidates = self._candidates(now_s)
-        above = [c for c in candidates[len(self._here) :] if self._is_allowed(c.name, (), trail)]
-        candidates = [c for c in candidates if self._is_allowed(c.name, exclude, trail)]
+        candidates, n_here = self._candidates(now_s), len(self._here)
+        above = candidates[n_here:]
+        if trail is not None:
+            above = [c for c in above if trail.may_reach(c.name, self._successors[c.name].advert)]
+        allowed = [c for c in (*candidates[:n_here], *above) if c.name not in exclude]
         try:
-            return choose(n, candidates, objective, terms)
+            return choose(n, allowed, objective, terms)
         finally:
             if is_coming:
                 self._pings.add(n)
@@ -345,11 +347,6 @@ class Router:
         above = self._refresh_ways()[len(self._here) :]
         return [*self.ways_here, *[self._successors[way.name].candidate(now_s) for way in above]]
 
-    def _is_allowed(self, name: str, exclude: Collection[str], trail: Trail | None) -> bool:
-        if name in exclude:
-            return False
-        return trail is None or name in self._here or trail.may_reach(name, self._successors[name].advert)
-
     def _add_wait(
         self, advert: CurveAdvert, ways: Sequence[Candidate], now_s: float, *, is_now: bool = False
     ) -> CurveAdvert:
@@ -395,6 +392,9 @@ class Router:
         return min((c.seconds(n) for c in self._candidates(now_s) if c.name != without), default=0.0)
 
     def _next_event_s(self) -> float:
-        probes_s = [here.probe_at_s for here in self._here.values()]
-        pings_s = [min(peer.ping_at_s, peer.queue.news_at_s) for peer in self._successors.values()]
-        return min(self.predecessors.expires_at_s, *probes_s, *pings_s)
+        at_s = self.predecessors.expires_at_s
+        for here in self._here.values():
+            at_s = min(at_s, here.probe_at_s)
+        for peer in self._successors.values():
+            at_s = min(at_s, peer.ping_at_s, peer.queue.news_at_s)
+        return at_s

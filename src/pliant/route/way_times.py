@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
 
 import numpy as np
@@ -70,12 +71,23 @@ def _dense(
 
 
 def _times(kinds: Sequence[Sequence[WayCurve]], max_n: int) -> Float[np.ndarray, "kinds ways n"]:
-    lengths = np.arange(max_n + 1.0)
-    times: Float[np.ndarray, "kinds ways n"]
-    times = np.array([[way.curve.over(lengths) for way in ways] for ways in kinds])
-    times += np.array([[way.fixed_s for way in ways] for ways in kinds])[..., None]
-    per_item_s = np.array([[way.per_item_s for way in ways] for ways in kinds])
+    every = [way for ways in kinds for way in ways]
+    times: Float[np.ndarray, "ways n"] = np.concatenate([_over(way.curve, max_n) for way in every])
+    times = times.reshape(len(every), -1)
+    fixed_s, per_item_s = np.array([(way.fixed_s, way.per_item_s) for way in every]).T
+    times += fixed_s[:, None]
     if per_item_s.any():
-        times += per_item_s[..., None] * lengths
+        times += per_item_s[:, None] * _lengths(max_n)
     np.minimum(times, MAX_SECONDS, out=times)
-    return times
+    return times.reshape(len(kinds), -1, max_n + 1)
+
+
+@lru_cache(1024)
+def _over(curve: Curve, max_n: int) -> Float[np.ndarray, " n"]:
+    """Cached: an advert is made anew after each change of one of its ways."""
+    return curve.over(_lengths(max_n))
+
+
+@lru_cache(8)
+def _lengths(max_n: int) -> Float[np.ndarray, " n"]:
+    return np.arange(max_n + 1.0)

@@ -1,8 +1,9 @@
 """Bounds on times that follow what was observed: adaptive conformal inference."""
 
+from bisect import bisect_left, insort
 from collections import deque
+from collections.abc import Iterable
 from math import exp, inf
-from statistics import median
 from typing import final
 
 from pliant.ir.times.timing import Timing
@@ -55,7 +56,8 @@ class AdaptiveBound:
         self._n_slower = self._n_quicker = 0
         self._paces: deque[float] = deque(maxlen=_N_PACE)
         self._ratios: deque[float] = deque([before] * _N_WINDOW, maxlen=_N_WINDOW)
-        self._ranked = [before]
+        self._ranked = [before] * _N_WINDOW
+        """The ratios in ascending order."""
         self.pace = 1.0
         self.slack = 1.0
 
@@ -65,9 +67,11 @@ class AdaptiveBound:
         Ratios above `most` are missed in any case. If they are more than 5 %, the largest other ratio is
         used.
         """
-        if self._ranked[0] <= most:
-            return min(self._ranked[0] * self.slack, most)
-        return min(next((ratio for ratio in self._ranked if ratio <= most), most) * self.slack, most)
+        ratio = self._ranked[-_RANK]
+        if ratio > most:
+            ratio = next((ratio for ratio in reversed(self._ranked[:-_RANK]) if ratio <= most), most)
+        factor = ratio * self.slack
+        return factor if factor < most else most
 
     def correct(self, predicted: Timing) -> Timing:
         """Return `predicted` at the current pace, with a bound for `kept` of the times."""
@@ -96,8 +100,7 @@ class AdaptiveBound:
         if not is_beyond or ratio <= most:
             slack = self.slack * exp(_STEP * (self._kept if is_beyond else self._kept - 1.0))
             self.slack = min(max(slack, 1.0 / _MOST_SLACK), _MOST_SLACK)
-        self._ratios.append(_limited(ratio))
-        self._ranked = sorted(self._ratios, reverse=True)[_RANK - 1 :]
+        self._add_ratio(_limited(ratio))
         pace = seconds / predicted.median_s
         self._paces.append(pace)
         is_slower = is_beyond or (self._n_slower > 0 and pace > _QUICKER * self.pace)
@@ -111,13 +114,26 @@ class AdaptiveBound:
             self._keep(_N_QUICKER)
             lately = [*self._ratios][-_N_QUICKER:]
             self._ratios.extend([1.0] * (_N_WINDOW - _N_QUICKER) + lately)
-            self._ranked = sorted(self._ratios, reverse=True)[_RANK - 1 :]
-        self.pace = _limited(median(self._paces))
+            self._ranked = sorted(self._ratios)
+        self.pace = _limited(_median(self._paces))
+
+    def _add_ratio(self, ratio: float) -> None:
+        ranked = self._ranked
+        del ranked[bisect_left(ranked, self._ratios[0])]
+        insort(ranked, ratio)
+        self._ratios.append(ratio)
 
     def _keep(self, n: int) -> None:
         """Drop times before the last n: the device has changed, and they no longer apply."""
         while len(self._paces) > n:
             self._paces.popleft()
+
+
+def _median(values: Iterable[float]) -> float:
+    """`statistics.median`, in a fifth of its time for a few values."""
+    ranked = sorted(values)
+    middle = len(ranked) // 2
+    return ranked[middle] if len(ranked) % 2 else (ranked[middle - 1] + ranked[middle]) / 2.0
 
 
 def _limited(factor: float) -> float:

@@ -79,7 +79,7 @@ class LevelSelector:
         self._ends = [last for _, last in self._ranges]
         self._name = name
         self.bound = bound or AdaptiveBound()
-        self._factors = (0.0, 0.0)
+        self._factors = self._checked = (0.0, 0.0)
         self._published: tuple[ServiceLevel, ...] = ()
         self._predicted: tuple[ServiceLevel, ...] | None = None
 
@@ -115,11 +115,14 @@ class LevelSelector:
 
         The same tuple until times have changed by more than 3 %.
         """
-        if self._predicted is None:
-            self._predicted = self._thinned()
         factors = self.bound.pace, self.bound.factor()
+        if factors == self._checked:
+            return self._published
+        self._checked = factors
         if not self._published or any(map(has_moved, factors, self._factors)):
             self._factors = factors
+            if self._predicted is None:
+                self._predicted = self._thinned()
             self._published = tuple(self._at_current_pace(level) for level in self._predicted)
         return self._published
 

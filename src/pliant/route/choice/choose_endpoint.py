@@ -209,9 +209,17 @@ def choose(
 
 def choose_soonest(n: int, candidates: Sequence[Candidate], terms: Terms = NO_TERMS) -> Choice | None:
     """Return the candidate and level with the least bound at or above the floor; None if there is none."""
-    floor = terms.accuracy_floor or 0.0
-    allowed = [(c, level) for c in candidates for level in c.levels_for(n) if level.reaches(floor)]
-    best = min(allowed, key=lambda one: _times_s(n, *one)[1], default=None)
+    floor, least_s = terms.accuracy_floor or 0.0, inf
+    best: tuple[Candidate, ServiceLevel] | None = None
+    for c in candidates:
+        way_s = c.fixed_s + c.per_item_s * n
+        for level in c.levels:
+            work_s = level.curve.at(n)
+            if work_s >= NO_ANSWER_S or not level.reaches(floor):
+                continue
+            bound_s = _bound_s(n, c, level, way_s, way_s + work_s)
+            if bound_s < least_s or best is None:
+                best, least_s = (c, level), bound_s
     if best is None:
         return None
     return Choice(_option(n, *best, TIME, terms.deadline_s), (n, candidates, TIME, terms))
@@ -308,10 +316,10 @@ def _fewest_late(
     found: list[tuple[float, float, float, Candidate, ServiceLevel]] = []
     for c in candidates:
         way_s = c.fixed_s + c.per_item_s * n
-        for level in c.levels_for(n):
-            if not level.reaches(floor):
-                continue
+        for level in c.levels:
             work_s = level.curve.at(n)
+            if work_s >= NO_ANSWER_S or not level.reaches(floor):
+                continue
             seconds = way_s + work_s
             bound_s = _bound_s(n, c, level, way_s, seconds)
             if is_hopeless(seconds, bound_s, deadline_s):

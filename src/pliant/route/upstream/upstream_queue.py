@@ -109,10 +109,11 @@ class UpstreamQueue:
 
     def others_s(self, now_s: float) -> float:
         """Return the wait there caused by other nodes; it decays without news."""
-        if not (self._others_s or self._told_s):
-            return 0.0
-        seen_s = self._others_s * _halved((now_s - self._others_at_s) / self._memory_s)
-        told_s = self._told_s * _halved((now_s - self._told_at_s) / self._memory_s)
+        seen_s, told_s = self._others_s, self._told_s
+        if seen_s:
+            seen_s *= _halved((now_s - self._others_at_s) / self._memory_s)
+        if told_s:
+            told_s *= _halved((now_s - self._told_at_s) / self._memory_s)
         return max(seen_s, told_s)
 
     def enter(self, work_s: float, now_s: float, away_s: float = 0.0) -> QueueTicket:
@@ -159,6 +160,8 @@ class UpstreamQueue:
 
     def peak_s(self, now_s: float) -> float:
         """Return the longest recently advertised wait, with decay."""
+        if not self._peak_s:
+            return 0.0
         return self._peak_s * _halved((now_s - self._told_at_s) / self._memory_s)
 
     def drop_observed_wait(self) -> None:
