@@ -362,7 +362,7 @@ class Dispatcher:
         if most_s is not None:
             pending = replace(pending, most_s=most_s)
         done = await local.answer(pending, start)
-        record_stages(pending.length, local.name, done.waited_s, done.spent_s)
+        record_stages(pending.length, local.name, done.waited_s, done.spent_s, done.result.details)
         where = "here" if local.name == LOCAL else f"by {local.name}"
         _LOG.info("%s: length %d, answered %s in %.6f s", asked.id, pending.length, where, done.spent_s)
         reply = done.result

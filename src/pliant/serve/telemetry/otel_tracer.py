@@ -48,6 +48,8 @@ class _OtelSpan:
 class OtelTracer:
     """Creates spans with `provider`, whose SDK samples and exports them."""
 
+    is_recording = True
+
     def __init__(self, provider: TracerProvider) -> None:
         self._tracer = provider.get_tracer("pliant")
 
@@ -66,11 +68,12 @@ class OtelTracer:
         start_ns: int,
         end_ns: int,
         attributes: Mapping[str, SpanAttribute],
-    ) -> None:
+    ) -> TraceContext:
         span = self._tracer.start_span(
             name, _parent_context(parent), attributes=attributes, start_time=start_ns
         )
         span.end(end_ns)
+        return _OtelSpan(span, parent).context
 
 
 def _parent_context(parent: TraceContext | None) -> Context:

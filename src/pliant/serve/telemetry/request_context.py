@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 
+from pliant.serve.telemetry.lane_times import ProgramRun, lane_times
 from pliant.serve.telemetry.trace_context import TraceContext, read_trace
 from pliant.serve.telemetry.tracing import ContextTracer, Kind, OpenSpan, SpanAttribute, Tracer
 
@@ -130,16 +131,22 @@ def inner_span(name: str, kind: Kind, attributes: Mapping[str, SpanAttribute]) -
             _CURRENT.reset(token)
 
 
-def record_stages(n: int, endpoint: str, waited_s: float, spent_s: float) -> None:
+def record_stages(n: int, endpoint: str, waited_s: float, spent_s: float, details: object = None) -> None:
     """Record the spans of an answer that just ended: `waited_s` in the queue, then `spent_s` of work.
 
-    `n` is the length of the input.
+    `n` is the length of the input. If `details` are those of a run (`ProgramRun`), a span for each of its
+    lanes lies below that of the work: the run ended with it.
     """
     context = _CURRENT.get()
-    if context is None:
+    if context is None or not context.tracer.is_recording:
         return
     end_ns = time.time_ns()
     begun_ns = end_ns - int(spent_s * 1e9)
     about: dict[str, SpanAttribute] = {"pliant.endpoint": endpoint, "pliant.length": n}
     context.tracer.record("queue", context.trace, begun_ns - int(waited_s * 1e9), begun_ns, about)
-    context.tracer.record("compute", context.trace, begun_ns, end_ns, about)
+    work = context.tracer.record("compute", context.trace, begun_ns, end_ns, about)
+    if not isinstance(details, ProgramRun):
+        return
+    for lane in lane_times(details):
+        start_ns, stop_ns = (end_ns - int(before_s * 1e9) for before_s in (lane.start_s, lane.end_s))
+        context.tracer.record(lane.name, work, start_ns, stop_ns, lane.attributes)

@@ -33,6 +33,11 @@ class OpenSpan(Protocol):
 class Tracer(Protocol):
     """Creates spans; thread-safe."""
 
+    @property
+    def is_recording(self) -> bool:
+        """Whether anybody reads the spans: else they need no details."""
+        ...
+
     def span(
         self, name: str, kind: Kind, parent: TraceContext | None, attributes: Mapping[str, SpanAttribute]
     ) -> AbstractContextManager[OpenSpan]:
@@ -49,8 +54,8 @@ class Tracer(Protocol):
         start_ns: int,
         end_ns: int,
         attributes: Mapping[str, SpanAttribute],
-    ) -> None:
-        """Record a completed span; times are those of `time.time_ns`."""
+    ) -> TraceContext:
+        """Record a completed span, and return its context; times are those of `time.time_ns`."""
         ...
 
 
@@ -80,6 +85,8 @@ class _ContextSpan:
 class ContextTracer:
     """Passes traces from callers to upstreams without recording anything."""
 
+    is_recording = False
+
     def span(
         self, name: str, kind: Kind, parent: TraceContext | None, attributes: Mapping[str, SpanAttribute]
     ) -> AbstractContextManager[OpenSpan]:
@@ -92,8 +99,8 @@ class ContextTracer:
         start_ns: int,
         end_ns: int,
         attributes: Mapping[str, SpanAttribute],
-    ) -> None:
-        pass
+    ) -> TraceContext:
+        return parent
 
 
 def make_tracer() -> Tracer:
