@@ -329,7 +329,7 @@ class _Here:
                 await asyncio.shield(done)
         machine.running = None
         machine.end(job)
-        reply = SimpleNamespace(energy_j=None, accuracy=0.9)
+        reply = SimpleNamespace(energy_j=None, accuracy=0.9, details=None)
         return SimpleNamespace(result=reply, waited_s=told.turn_s, spent_s=told.work_s)
 
 

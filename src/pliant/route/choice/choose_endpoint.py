@@ -48,8 +48,7 @@ class Candidate:
     times that. This device spends `fixed_j` + `per_item_j` * n joules on it, and `watts` for the seconds that
     it takes, except the first `free_s` (eq. 8; eq. 9 with E_tx0 and P_tx). Where the devices of a cluster
     exchange by radio, a level's `exchange_j` is added, and `tail_j` for waking the radios and their tails.
-    `crowding` describes the requests that depend on the endpoint; None without any. Of the levels' times,
-    `compiling_s` are for compiling for the shape of this input.
+    `crowding` describes the requests that depend on the endpoint. Levels' times include `compiling_s`.
     """
 
     name: str
@@ -95,8 +94,7 @@ class Option:
     """A candidate's estimates for one input at one level; 95 % of such answers arrive within `bound_s`.
 
     `excluded` is the constraint of the request that it violates, None if it violates none. The work takes at
-    most `most_s` seconds; None if it may take the rest of the deadline. `compiling_s` of
-    `seconds` are for compiling.
+    most `most_s` seconds; None if it may take the rest of the deadline. `seconds` include `compiling_s`.
     """
 
     name: str
@@ -120,7 +118,7 @@ class Choice:
 
     option: Option
     _among: tuple[int, Sequence[Candidate], Objective, Terms] = field(repr=False, compare=False)
-    """The inputs of the choice: most choices are followed without evaluating the others."""
+    """The inputs of the choice: the other candidates are rarely evaluated."""
 
     @property
     def target(self) -> str:
@@ -220,9 +218,8 @@ def choose_soonest(n: int, candidates: Sequence[Candidate], terms: Terms = NO_TE
             bound_s = _bound_s(n, c, level, way_s, way_s + work_s)
             if bound_s < least_s or best is None:
                 best, least_s = (c, level), bound_s
-    if best is None:
-        return None
-    return Choice(_option(n, *best, TIME, terms.deadline_s), (n, candidates, TIME, terms))
+    among = n, candidates, TIME, terms
+    return None if best is None else Choice(_option(n, *best, TIME, terms.deadline_s), among)
 
 
 def _best(n: int, candidates: Sequence[Candidate], objective: Objective, terms: Terms) -> Option:
@@ -230,8 +227,7 @@ def _best(n: int, candidates: Sequence[Candidate], objective: Objective, terms: 
     resolution of the most accurate of them.
 
     If no bound meets the deadline, return the level most likely to be in time; if none is likely to, the
-    fastest; if none reaches the floor, the most accurate; if none has memory for it, that of the longest
-    inputs.
+    fastest; if none reaches the floor, the most accurate; if none has memory, that of the longest inputs.
     """
     deadline_s, floor = terms.deadline_s, terms.accuracy_floor
     if deadline_s is not None and _is_crowded(candidates):

@@ -131,13 +131,13 @@ def may_forward(failed: Collection[str], here: Collection[str]) -> bool:
 def patience_s(terms: Terms, sender_s: float | None) -> float:
     """How long a request of `terms` may be at an upstream; infinity without a limit.
 
-    A late answer is useless without best effort. The node that sent the request waits for `sender_s` (None:
-    no limit is known): the half of that is for another attempt.
+    That is until its deadline, since a late answer is useless; a hedge keeps it where this one may fail. The
+    node that sent the request waits for `sender_s` (None: no limit is known). Without a deadline, or with
+    best effort, the half of that is for another attempt.
     """
-    limits_s = [inf] if sender_s is None else [sender_s / 2.0]
     if terms.deadline_s is not None and not terms.best_effort:
-        limits_s.append(terms.deadline_s)
-    return min(limits_s)
+        return terms.deadline_s if sender_s is None else min(terms.deadline_s, sender_s)
+    return inf if sender_s is None else sender_s / 2.0
 
 
 def answer_timeout(expected_s: float, patience_s: float, most_s: float) -> AnswerTimeout:
