@@ -82,7 +82,7 @@ def _times(kinds: Sequence[Sequence[WayCurve]], max_n: int) -> Float[np.ndarray,
     return times.reshape(len(kinds), -1, max_n + 1)
 
 
-@lru_cache(1024)
+@lru_cache(64)
 def _over(curve: Curve, max_n: int) -> Float[np.ndarray, " n"]:
     """Cached: an advert is made anew after each change of one of its ways."""
     return curve.over(_lengths(max_n))

@@ -38,6 +38,15 @@ def test_texts_become_the_inputs_that_transformers_feeds(folder: Path, ports: tu
             assert (array.dtype, array.tolist()) == (np.int64, wanted[name].tolist())
 
 
+def test_inputs_have_the_types_of_the_model(folder: Path) -> None:
+    """Models converted from TensorFlow take int32; others, such as floats, are no ids."""
+    ports = (Port("input_ids", "int32", (None, None)), MASK)
+    text = open_onnx_text(folder / "model.onnx", ports)
+    assert text is not None
+    assert [array.dtype for array in text.feeds("a film").values()] == [np.int32, np.int64]
+    assert open_onnx_text(folder / "model.onnx", (IDS, Port("attention_mask", "float32", (1, 8)))) is None
+
+
 def test_a_model_of_one_length_is_fed_padded_and_masked(folder: Path) -> None:
     """Exporters that know no dynamic shapes write one length into the file."""
     ports = [Port(port.name, "int64", (1, 8)) for port in (IDS, MASK)]

@@ -102,6 +102,6 @@ def test_a_timeout_that_the_deadline_shortens_much_is_no_failure_of_the_upstream
 
 def test_a_request_is_awaited_until_its_deadline_or_for_half_of_its_senders_patience() -> None:
     assert patience_s(Terms(0.5), None) == patience_s(Terms(0.5), 0.8) == 0.5
-    assert patience_s(Terms(0.5), 0.3) == 0.3
+    assert patience_s(Terms(0.5), 0.3) == 0.15
     assert patience_s(Terms(0.5, best_effort=True), 0.8) == patience_s(Terms(), 0.8) == 0.4
     assert patience_s(Terms(0.5, best_effort=True), None) == inf

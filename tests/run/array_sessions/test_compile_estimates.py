@@ -1,11 +1,16 @@
 """What is expected of a shape that is not compiled yet, and of one that is."""
 
+import time
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import pytest
 
+import pliant
 from pliant.api.compile_onnx import compile
+from pliant.errors import InputError
+from pliant.ir.dilation import Dilation
 from pliant.ir.endpoint import Request
 from pliant.run.array_sessions.compile_times import CompileTimes
 from pliant.run.array_sessions.onnx_session import OnnxSession
@@ -58,6 +63,34 @@ def test_compiling_is_no_part_of_an_answers_time(tmp_path: Path) -> None:
         reply = session.answer(asked(session, 7))
         assert reply.whole_s is not None
         assert reply.whole_s < reply.seconds
+
+
+def test_another_threads_answer_does_not_change_what_compiling_took(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It begins and fails while this one, which has compiled, runs: on a slower device, which sleeps."""
+    failed: list[type[Exception]] = []
+
+    def ask_badly() -> None:
+        try:
+            session.answer(Request(1, tensors={"ids": np.zeros((1, 1), np.float32)}))
+        except InputError as error:
+            failed.append(type(error))
+
+    def sleep(seconds: float) -> None:
+        other = Thread(target=ask_badly)
+        other.start()
+        other.join()
+
+    dilation = Dilation(compute=2.0)
+    path = str(write_attention(tmp_path / "a.onnx"))
+    with pliant.open(path, threads=1, memory=10**9, dilation=dilation) as session:
+        request = asked(session, 7)
+        monkeypatch.setattr(time, "sleep", sleep)
+        reply = session.answer(request)
+    assert failed
+    assert reply.whole_s is not None
+    assert reply.whole_s < reply.seconds
 
 
 def test_a_form_for_all_sizes_is_ready_for_them(tmp_path: Path) -> None:

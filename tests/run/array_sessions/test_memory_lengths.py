@@ -4,9 +4,12 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
+import numpy as np
+import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
 
 from pliant.api.compile_onnx import compile
 from pliant.errors import BudgetError
@@ -132,6 +135,38 @@ def test_several_open_dimensions_are_limited_by_shape(tmp_path: Path) -> None:
         with pytest.raises(BudgetError, match="enough for 232"):
             session.estimate(session.request(ids(8, 30)))
         session.run(ids(2, 3))
+
+
+def test_values_that_need_too_much_are_no_limit_of_other_values(tmp_path: Path) -> None:
+    """One client's huge number must not close the model to all others."""
+    path = write_tiled(tmp_path / "tiled.onnx")
+    with compile(path, threads=1, memory="1MB") as session:
+        small = {"x": np.ones((2, 16), np.float32), "times": np.array([2, 1])}
+        wanted = session.run(small)["y"]
+        with pytest.raises(BudgetError):
+            session.run(small | {"times": np.array([100_000, 1])})
+        assert session.most_length() is None
+        request = session.request(small)
+        assert session.estimate(request).seconds < NO_ANSWER_S
+        np.testing.assert_array_equal(session.answer(request).outputs["y"], wanted)
+
+
+def write_tiled(path: Path) -> Path:
+    """`x` FP32 [b, 16], repeated `times` INT64 [2], through a product."""
+    weight = numpy_helper.from_array(np.eye(16, dtype=np.float32), "w")
+    nodes = [
+        helper.make_node("Tile", ["x", "times"], ["tiled"]),
+        helper.make_node("MatMul", ["tiled", "w"], ["product"]),
+        helper.make_node("Relu", ["product"], ["y"]),
+    ]
+    inputs = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, ["b", 16]),
+        helper.make_tensor_value_info("times", TensorProto.INT64, [2]),
+    ]
+    output = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["rows", 16])
+    graph = helper.make_graph(nodes, "tiled", inputs, [output], [weight])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
+    return path
 
 
 def test_an_unknown_limit_is_learned_from_what_was_refused(model: Path) -> None:

@@ -5,6 +5,7 @@ import logging
 import os
 import signal
 import ssl
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from pliant.errors import NodeError
 from pliant.serve.access.access import AccessControl, AccessGrant, AccessRequest
 from pliant.serve.access.credentials import Credentials, TokenFiles
 from pliant.serve.access.roles import Role
-from pliant.serve.access.security import AccessTokens, read_tokens
+from pliant.serve.access.security import AccessTokens, Tls, read_tokens
 from pliant.serve.node.reloads import Reloads
 from tests.serve.access.certificates import Authority
 from tests.serve.models import Upper
@@ -197,6 +198,33 @@ def test_sighup_reads_anew_in_order_and_one_after_the_other() -> None:
     assert said[:4] == ["tokens begins", "tokens ends", "models begins", "models ends"]
     assert len(said) % 4 == 0
     assert signal.signal(signal.SIGHUP, before) == signal.SIG_DFL
+
+
+def test_files_that_were_replaced_during_a_read_are_not_read_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file changes, and SIGHUP names another one before the changed one is read."""
+    old, new = written(tmp_path / "old", OLD), written(tmp_path / "new", NEW)
+    begun, gate, read = threading.Event(), threading.Event(), TokenFiles.read
+
+    def slowly(files: TokenFiles, known: AccessTokens) -> AccessTokens:
+        found = read(files, known)
+        if files.clients == old:
+            begun.set()
+            assert gate.wait(PATIENCE_S)
+        return found
+
+    async def replace_files() -> None:
+        changed = asyncio.create_task(credentials.reload())
+        await asyncio.to_thread(begun.wait, PATIENCE_S)
+        credentials.use(await credentials.read(TokenFiles(new), Tls()))
+        gate.set()
+        await changed
+
+    credentials = Credentials(AccessTokens(read_tokens(old)), TokenFiles(old), Tls())
+    monkeypatch.setattr(TokenFiles, "read", slowly)
+    asyncio.run(replace_files())
+    assert (credentials.files.clients, credentials.tokens.kinds[0]) == (new, (NEW,))
 
 
 def test_tokens_that_are_accepted_hold_at_once() -> None:

@@ -130,6 +130,19 @@ def test_a_budget_that_is_refused_changes_nothing() -> None:
         assert mark_of(asked(node, "b")) == "b:1:a"
 
 
+def test_models_that_a_refused_change_loads_again_keep_the_limits() -> None:
+    """The first new model evicts one, which is loaded again when the second one is broken."""
+    a, b, c = Shelf("a", n_bytes=40), Shelf("b", n_bytes=50), Shelf("c", n_bytes=60)
+    broken = Shelf("broken", error=ModelError("broken is no model."))
+    with serving(a, b, memory=MemoryBudget(100), queue=64, upstreams=(A,)) as node:
+        entries = (a.entry, b.entry, c.entry, broken.entry)
+        with pytest.raises(ModelError, match="no model"):
+            apply(node, entries=entries, queue=0)
+        assert node.repository is not None
+        slots = {one.served.name: one.upstreams.slots.most for one in node.repository.nodes}
+        assert slots == {"a": 64, "b": 64}
+
+
 @pytest.mark.slow
 def test_no_request_is_lost_while_everything_changes() -> None:
     """Clients ask all the while; each gets the answer of the model that it asked, here or upstream."""

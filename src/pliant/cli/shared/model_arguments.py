@@ -185,9 +185,15 @@ class ModelArguments:
         """Raises BudgetError if the budget is too small for its weights on this device."""
         from pliant.api.member_options import reserve_weights  # needs pyzmq
         from pliant.api.open_cluster import Cluster
+        from pliant.cluster.net.zmq_sockets import host_and_port, is_every_address
 
         assert self.cluster is not None
         memory: str | int | None = self.memory
+        announces = self.announce and not is_every_address(host_and_port(self.cluster)[0])
+        if self.announce and not announces:
+            say(
+                f"the cluster at {self.cluster} is not announced: give the address by which workers reach it."
+            )
         if budget is not None:
             memory = stack.enter_context(reserve_weights(budget, model, memory))
         cluster = stack.enter_context(
@@ -197,7 +203,7 @@ class ModelArguments:
                 threads=self.threads,
                 memory=memory,
                 dilation=Dilation(self.dilate),
-                announce=self.announce,
+                announce=announces,
                 on_event=say,
             )
         )

@@ -15,6 +15,7 @@ from pliant.models.tokenizer import Tokenizer, open_tokenizer
 
 IDS, MASK, TYPES = "input_ids", "attention_mask", "token_type_ids"
 """The inputs of every text model that transformers exports; the last two may be missing."""
+_INTEGERS = ("int64", "int32")
 _CLASSIFIER = "ForSequenceClassification"
 _AS_ROBERTA = frozenset((
     "camembert", "data2vec-text", "ibert", "longformer", "luke", "mpnet", "roberta-prelayernorm",
@@ -61,7 +62,7 @@ class OnnxText:
 
     tokenizer: Tokenizer
     labels: tuple[str, ...] | None
-    inputs: tuple[str, ...]
+    inputs: tuple[Port, ...]
     length: int | None
     pad_id: int
 
@@ -70,7 +71,7 @@ class OnnxText:
         return self.tokenizer.spec.max_tokens
 
     def feeds(self, text: str, pair: str | None = None) -> dict[str, np.ndarray]:
-        """The model's inputs for a text or a pair: int64 [1, tokens]. Raises InputError as `encode` does."""
+        """The model's inputs for a text or a pair: [1, tokens] each. Raises InputError as `encode` does."""
         encoded = self.tokenizer.encode(text, pair)
         n_padding = 0 if self.length is None else self.length - encoded.n_tokens
         rows = {
@@ -78,7 +79,7 @@ class OnnxText:
             MASK: np.pad(np.ones(encoded.n_tokens, np.int64), (0, n_padding)),
             TYPES: np.pad(encoded.types, (0, n_padding)),
         }
-        return {name: rows[name].astype(np.int64)[None] for name in self.inputs}
+        return {port.name: rows[port.name].astype(port.dtype)[None] for port in self.inputs}
 
 
 def open_onnx_text(file: Path, inputs: Sequence[Port]) -> OnnxText | None:
@@ -91,7 +92,7 @@ def open_onnx_text(file: Path, inputs: Sequence[Port]) -> OnnxText | None:
     if IDS not in ports or not ports.keys() <= {IDS, MASK, TYPES}:
         return None
     rows, fixed = dims if len(dims := ports[IDS].dims or ()) == 2 else (0, 0)
-    if isinstance(rows, int) and rows != 1:
+    if (isinstance(rows, int) and rows != 1) or any(port.dtype not in _INTEGERS for port in inputs):
         return None
     folder = _folder(file)
     if folder is None:
@@ -107,7 +108,7 @@ def open_onnx_text(file: Path, inputs: Sequence[Port]) -> OnnxText | None:
     return OnnxText(
         tokenizer=open_tokenizer(folder, _limits(config, length, 2 if TYPES in ports else 0)),
         labels=label_names(config.id2label, None) if is_classifier else None,
-        inputs=tuple(ports),
+        inputs=tuple(inputs),
         length=length,
         pad_id=config.pad_token_id or 0,
     )

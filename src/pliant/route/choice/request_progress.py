@@ -131,13 +131,15 @@ def may_forward(failed: Collection[str], here: Collection[str]) -> bool:
 def patience_s(terms: Terms, sender_s: float | None) -> float:
     """How long a request of `terms` may be at an upstream; infinity without a limit.
 
-    That is until its deadline, since a late answer is useless; a hedge keeps it where this one may fail. The
-    node that sent the request waits for `sender_s` (None: no limit is known). Without a deadline, or with
-    best effort, the half of that is for another attempt.
+    That is until its deadline, since a late answer is useless, and a hedge is in time for it. The node that
+    sent the request waits for `sender_s` (None: no limit is known); if that ends before the deadline, the
+    half of it is for another attempt.
     """
-    if terms.deadline_s is not None and not terms.best_effort:
-        return terms.deadline_s if sender_s is None else min(terms.deadline_s, sender_s)
-    return inf if sender_s is None else sender_s / 2.0
+    sender_s = inf if sender_s is None else sender_s
+    deadline_s = terms.deadline_s
+    if deadline_s is not None and not terms.best_effort and deadline_s <= sender_s:
+        return deadline_s
+    return sender_s / 2.0
 
 
 def answer_timeout(expected_s: float, patience_s: float, most_s: float) -> AnswerTimeout:

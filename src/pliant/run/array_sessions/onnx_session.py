@@ -215,7 +215,8 @@ class OnnxSession(ArraySession):
         try:
             return self._answer_by_image(feeds, out, shapes)
         except BudgetError:
-            self._limit.refuse(shapes)
+            if not self._compiler.binder.by_value:  # else other values may need less
+                self._limit.refuse(shapes)
             raise
 
     def _answer_by_image(self, feeds: AllTensors, out: Feeds | None, shapes: Shapes) -> Tensors:
@@ -354,7 +355,7 @@ class OnnxSession(ArraySession):
         if not is_bound:
             self._compile_times.observe(self._clock() - start_s)
         self._find_limit()
-        self._loaded_s += self._clock() - start_s
+        self._thread.loaded_s += self._clock() - start_s
         return image
 
     def _find_limit(self) -> None:

@@ -354,7 +354,7 @@ class RecurrentSession(TextSession[None]):
         """Raise InputError once closed; load the model if it was freed for a shared budget."""
         if self._closed:
             raise InputError("this session is closed; open the model again.")
-        self._loaded_s += self.runner.load()
+        self._thread.loaded_s += self.runner.load()
 
     def _planned(self, length: int) -> RecurrentPlan:
         times = self._times

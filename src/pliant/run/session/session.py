@@ -1,5 +1,6 @@
 """The base class of sessions: run inputs, predict times, and serve requests as an endpoint."""
 
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -33,6 +34,12 @@ if TYPE_CHECKING:
 D = TypeVar("D", covariant=True)
 _UNKNOWN = Curve(((0, 0.0),))
 """The curve before any measurement: 0 seconds, so that requests are accepted and measured."""
+
+
+class _ThreadSeconds(threading.local):
+    """The time of this thread's answer that was spent loading or compiling."""
+
+    loaded_s = 0.0
 
 
 class Session(ABC, Generic[D]):
@@ -73,7 +80,7 @@ class Session(ABC, Generic[D]):
         self._times: LocalTimes | None = None
         self._level, self._limited = BoundedLevel(), LimitedLevels()
         self._timing = ForkSafeLock()
-        self._loaded_s = 0.0
+        self._thread = _ThreadSeconds()
         self.budgeted: BudgetedSession | None = None
         """What takes part in a shared memory budget; None without one."""
         self._after_loading: tuple[Curve, float, Curve] | None = None
@@ -271,12 +278,11 @@ class Session(ABC, Generic[D]):
         be met, and the errors of `run`.
         """
         self._check_floor(request.accuracy_floor or 0.0)
-        self._loaded_s, start_s = 0.0, self._clock()
+        self._thread.loaded_s, start_s = 0.0, self._clock()
         reply = self._reply(request)
         seconds = self._clock() - start_s
+        whole_s = max(0.0, seconds - self._thread.loaded_s)
         with self._timing.lock:
-            loaded_s, self._loaded_s = self._loaded_s, 0.0
-            whole_s = max(0.0, seconds - loaded_s)
             self._record_seconds(request.length, whole_s)
         return replace(reply, seconds=seconds, whole_s=whole_s)
 

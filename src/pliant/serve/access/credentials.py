@@ -97,11 +97,14 @@ class Credentials:
         return self._now.key_pair
 
     async def reload(self) -> None:
-        """Read all files now. Errors are logged, not raised."""
+        """Read all files now. Errors are logged, not raised; what `use` is given meanwhile stays."""
+        before = self._now
         try:
-            found = await self.read(self._now.files, self._now.tls)
+            found = await self.read(before.files, before.tls)
         except NodeError as error:
             _LOG.error("tokens and certificates were not reloaded: %s", error)
+            return
+        if self._now is not before:
             return
         self.use(found)
         _LOG.warning("tokens and certificates were reloaded")

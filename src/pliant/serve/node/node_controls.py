@@ -74,6 +74,7 @@ class NodeControls:
         except BaseException:
             self.config = before
             self._apply_endpoints()  # models were loaded again meanwhile
+            self._apply_limits()
             raise
         self._apply_endpoints()
         self._apply_limits()

@@ -37,6 +37,8 @@ class DiscoveredUpstreams:
         self._upstreams, self._router, self._clock = upstreams, router, clock
         self._configured, self._pinned = frozenset(configured), set[str]()
         self._found: set[str] = set()
+        self._announced: set[str] = set()
+        """Those in the options that are announced as well."""
         self._leaving: dict[str, float] = {}
         """For withdrawn upstreams, the delay of the next ping in seconds after their last answer."""
         self._barred: set[str] = set()
@@ -47,12 +49,15 @@ class DiscoveredUpstreams:
     def join(self, url: str) -> None:
         """`url` was announced."""
         self._leaving.pop(url, None)
+        if url in self._configured:
+            self._announced.add(url)
         if url not in self._barred and self._router.state(url, self._clock()) is None:
             self._found.add(url)
             self._upstreams.add(url)
 
     def leave(self, url: str) -> None:
         """`url` is no longer announced."""
+        self._announced.discard(url)
         if url not in self._found:
             return
         self._leaving[url] = _FIRST_S
@@ -85,16 +90,20 @@ class DiscoveredUpstreams:
         if url in self._found:
             self._barred.add(url)
         self._pinned.discard(url)
+        self._announced.discard(url)
         self._forget(url)
 
     def changes(self, urls: Collection[str]) -> tuple[frozenset[str], frozenset[str]]:
-        """The upstreams that `configure` adds and removes: never one that an operator added."""
+        """The upstreams that `configure` adds and removes: none of an operator or of announcements."""
         wanted = frozenset(urls)
-        return wanted - self._configured, self._configured - wanted - self._pinned
+        return wanted - self._configured, self._configured - wanted - self._pinned - self._announced
 
     def configure(self, urls: Collection[str]) -> tuple[frozenset[str], frozenset[str]]:
         """The options name `urls` from now on; returns the upstreams to add and to remove."""
         added, removed = self.changes(urls)
+        unnamed = self._configured.difference(urls)
+        self._found |= self._announced & unnamed - self._pinned
+        self._announced = self._announced - unnamed | (self._found & added - self._leaving.keys())
         self._configured = frozenset(urls)
         for url in added:
             self._use(url)
