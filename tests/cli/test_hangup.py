@@ -158,10 +158,13 @@ def test_a_hangup_changes_upstreams_and_memory(tmp_path: Path, caplog: pytest.Lo
         assert node.repository is not None
         (first,) = node.repository.nodes
 
+        running = args
+
         def hangup(text: str) -> tuple[int, set[str]]:
+            nonlocal running
             caplog.clear()
             written(tmp_path, text + model)
-            _on_loop(node, given, args)
+            running = _on_loop(node, given, running)
             assert [*node.repository.nodes] == [first]  # type: ignore[union-attr]
             return budget.total_bytes, {one.name for one in first.router.states(first.clock())}
 
@@ -170,7 +173,7 @@ def test_a_hangup_changes_upstreams_and_memory(tmp_path: Path, caplog: pytest.Lo
         for refused, why in (
             (f'memory = "16MB"\nupstream = ["{up}0"]\nqueue = -1\n', "node.toml:3: queue is -1"),
             ('upstream = []\nmemory = "1MB"\n', "1 MB is too little for first, which needs 2 MB"),
-            ("upstream = []\n", "memory (8MB to none) cannot change"),
+            ("upstream = []\n", "memory (4MB to none) cannot change"),
             (
                 'memory = "16MB"\ncompute-workers = 2\nlisten = "127.0.0.1:1"\n',
                 "node.toml: listen (line 3, 127.0.0.1:8080 to 127.0.0.1:1), "
@@ -236,8 +239,8 @@ def test_a_hangup_changes_the_paths_of_certificates_and_tokens(
         assert status(old, OLD) == 200, "back to the files that the node started with"
 
 
-def _on_loop(node: Running, given: NodeArguments, args: NodeArguments) -> None:
+def _on_loop(node: Running, given: NodeArguments, args: NodeArguments) -> NodeArguments:
     assert node.loop is not None
     assert node.controls is not None
     work = reload_node(given, args, node.controls)
-    asyncio.run_coroutine_threadsafe(work, node.loop).result(PATIENCE_S)
+    return asyncio.run_coroutine_threadsafe(work, node.loop).result(PATIENCE_S)

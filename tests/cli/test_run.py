@@ -84,6 +84,16 @@ def test_the_nth_answer_is_that_of_line_n(cli: Cli, model: Path, tmp_path: Path)
     assert not any(a["truncated"] for a in answers)
 
 
+def test_texts_of_the_command_line_are_answered_in_order(cli: Cli, model: Path) -> None:
+    """All of them: the last one alone was answered, without a word."""
+    texts = ("a good film", "bad", "the plot is bad")
+    shown = cli("run", model, *(word for text in texts for word in ("--text", text))).stdout
+    assert re.findall(r"<- (.*)", shown) == [*texts]
+    refused = cli("run", model, "--text", "a", "--text", "b", "--pair", "c")
+    assert refused.exit_code == 1
+    assert "one of them with --pair" in refused.stderr
+
+
 def test_a_dash_reads_standard_input(model: Path, cache: Path) -> None:
     """A pipe needs no file; the answers are those of a file, and a bad line is named by its number."""
     shared = ("--latency", "60s", "--json")

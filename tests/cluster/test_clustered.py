@@ -3,6 +3,8 @@
 import os
 import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -359,3 +361,13 @@ def test_what_is_no_port_for_tensors_is_refused(key: Path) -> None:
         Cluster("127.0.0.1:29500", key=key, data_port="29500-29510")
     with pytest.raises(ClusterError, match="gloo chooses its ports itself"):
         Cluster("127.0.0.1:0", key=key, engine="gloo", data_port=29501)
+
+
+def test_a_program_that_fails_with_an_open_cluster_ends(key: Path) -> None:
+    """It hung for good: the connections' threads had stopped by the time that these were closed."""
+    opens = f"import pliant; cluster = pliant.Cluster('127.0.0.1:0', key={str(key)!r})"
+    code = f"{opens}; raise SystemExit('failed')"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=WAIT_S, check=False
+    )
+    assert (done.returncode, done.stderr) == (1, "failed\n")

@@ -12,10 +12,11 @@ import pytest
 import pliant
 from pliant.api.open_endpoint import open_endpoint
 from pliant.errors import BudgetError
+from pliant.route.router_settings import RouterSettings
 from pliant.run.submodel.elastic_session import ElasticSession
 from pliant.system.linux.memory import rss_bytes
 from tests.run.conftest import paper_profile
-from tests.serve.nodes import PATIENCE_S, running
+from tests.serve.nodes import PATIENCE_S, reserved, running
 from tests.serve.test_routing import metric, until
 
 LONG = " ".join(["good film"] * 6)
@@ -56,6 +57,30 @@ def test_a_text_too_long_for_the_memory_is_answered_above(tiny_store: Callable[.
         until(lambda: httpx.post(url, json=body).status_code == 200)  # it knows the node above by then
         assert httpx.post(url, json=body).json()["parameters"]["endpoint"] == "large"
         assert metric(small, "pliant_fallbacks_total") == 0
+
+
+def test_what_only_an_upstream_has_the_memory_for_waits_for_its_return(
+    tiny_store: Callable[..., Path],
+) -> None:
+    """While it is down, a client is told to come back, not to shorten its text."""
+    store = tiny_store(n_layers=4, widths=(2, 4))
+    little = {"memory": _least_bytes(store), "length": 8, "profile": paper_profile()}
+    body = {"inputs": [{"name": "text", "shape": [1], "datatype": "BYTES", "data": [LONG]}]}
+    options = {"routing": RouterSettings(1000, retry_s=0.2)}
+    with (
+        reserved() as address,
+        running(open_endpoint(str(store), **little), upstreams=(f"http://{address}",), **options) as small,
+        httpx.Client(timeout=PATIENCE_S) as http,
+    ):
+        url = f"{small.url}/v2/models/{store.name}/infer"
+        assert http.post(url, json=body).status_code == 422, "nobody knows yet of one with more memory"
+        for _ in range(2):
+            with running(open_endpoint(str(store), preload="10MB", profile=paper_profile()), listen=address):
+                until(lambda: http.post(url, json=body).status_code == 200)
+            refused = http.post(url, json=body)
+            assert refused.status_code == 503, refused.text
+            assert int(refused.headers["retry-after"]) >= 1
+            assert "try again" in refused.json()["error"]
 
 
 def test_a_flood_of_texts_too_long_for_the_memory_is_refused_at_once(tiny_store: Callable[..., Path]) -> None:

@@ -1,8 +1,11 @@
 """The Python interface of clusters: open a cluster, list its members, open models on it."""
 
+import atexit
 import os
 import secrets
+import weakref
 from collections.abc import Callable
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from threading import Lock
@@ -101,6 +104,9 @@ class Cluster:
         self._sessions: dict[str, ClusterSession] = {}
         self._opening = Lock()
         self.address = listen if self.leader.messenger.address is None else self.leader.messenger.address
+        # An open connection would block the end of the process: its thread has stopped by then.
+        self._at_exit = partial(_close, weakref.ref(self))
+        atexit.register(self._at_exit)
         if announce:
             self._announce(options)
 
@@ -116,6 +122,7 @@ class Cluster:
         Closes its sessions. Any other call raises InputError afterwards. In a forked child it frees nothing,
         because connections and threads belong to the parent.
         """
+        atexit.unregister(self._at_exit)
         for session in self._sessions.values():
             session.close()
         self._primary.close()
@@ -169,6 +176,11 @@ class Cluster:
                 session = ClusterSession(named.name, named.identity, encoder, self._primary, accuracy)
                 self._sessions[source] = session
             return session
+
+
+def _close(cluster: "weakref.ref[Cluster]") -> None:
+    if (found := cluster()) is not None:
+        found.close()
 
 
 def cluster_status(

@@ -329,8 +329,14 @@ def node(args: NodeArguments) -> None:
     memory = MemoryBudget(parse_bytes(args.memory)) if args.memory and shares_memory(args) else None
 
     def on_controls(controls: NodeControls) -> None:
+        running = args
+
+        async def reload() -> None:
+            nonlocal running
+            running = await reload_node(given, running, controls)
+
         if given.config is not None:
-            controls.reloads.add(lambda: reload_node(given, args, controls))
+            controls.reloads.add(reload)
 
     def on_start(url: str, front: FrontNode, stop: Callable[[], None]) -> None:
         _exempt_from_collection()

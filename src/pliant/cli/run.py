@@ -31,7 +31,7 @@ class RunArguments:
     """The options of `pliant run`."""
 
     session: SessionArguments
-    text: Annotated[str | None, typer.Option(help="The text to answer.")] = None
+    text: Annotated[list[str] | None, typer.Option(help="A text to answer; repeatable.")] = None
     pair: Annotated[str | None, typer.Option(help="The second text of a pair.")] = None
     input: Annotated[
         Path | None,
@@ -51,8 +51,8 @@ class RunArguments:
 
 def run(args: RunArguments) -> None:
     """Answer text or arrays; with --json, one line of JSON for each answer."""
-    if (args.text is None) == (args.input is None) or (args.pair is not None and args.text is None):
-        raise InputError("give either --text, alone or with --pair, or --input FILE.")
+    if bool(args.text) == (args.input is not None) or (args.pair is not None and len(args.text or ()) != 1):
+        raise InputError("give either --text, one of them with --pair, or --input FILE.")
     model = resolve_for(args.session.source, "run")
     texts, feeds = _inputs(args, model)
     with progress_bar() as on_progress:
@@ -82,8 +82,8 @@ def _write_trace(path: Path, details: ElasticDetails | Profile) -> None:
 
 def _inputs(args: RunArguments, model: Model) -> tuple[tuple[InputText, ...], Mapping[str, Any] | None]:
     """Return the texts or feeds to answer; they are read before the model is opened."""
-    if args.text is not None:
-        return (InputText(args.text, args.pair),), None
+    if args.text:
+        return tuple(InputText(text, args.pair) for text in args.text), None
     path = args.input or Path()
     if is_feed_file(path) or (path == Path("-") and isinstance(model, OnnxGraph | CompiledProgram)):
         refuse_truncation(path, args.truncate)

@@ -34,7 +34,7 @@ class ClusterRunArguments:
 
     model: ModelName
     primary: PrimaryArguments
-    text: Annotated[str | None, typer.Option(help="The text to answer.")] = None
+    text: Annotated[list[str] | None, typer.Option(help="A text to answer; repeatable.")] = None
     pair: Annotated[str | None, typer.Option(help="The second text of a pair.")] = None
     input: Annotated[
         Path | None,
@@ -66,10 +66,9 @@ class _ClusterInput:
 
 def run(args: ClusterRunArguments) -> None:
     """Answer with a model split over the cluster; with --json, one line of JSON an answer."""
-    if sum(one is not None for one in (args.text, args.input, args.tokens)) != 1 or (
-        args.pair is not None and args.text is None
-    ):
-        raise InputError("give one of --text, alone or with --pair, --input FILE, or --tokens N.")
+    given = bool(args.text), args.input is not None, args.tokens is not None
+    if sum(given) != 1 or (args.pair is not None and len(args.text or ()) != 1):
+        raise InputError("give one of --text, one of them with --pair, --input FILE, or --tokens N.")
     questions: list[_ClusterInput] = []
     with (
         args.primary.open(args.model, lambda session: questions.extend(_questions(args, session))) as session,
@@ -98,6 +97,7 @@ def _questions(args: ClusterRunArguments, session: "ClusterSession") -> list[_Cl
     if args.input is not None and is_feed_file(args.input):
         refuse_truncation(args.input, args.truncate)
         return [_ClusterInput(InputText(str(args.input)), read_feeds(args.input))]
-    given = (InputText(args.text, args.pair),) if args.text is not None else text_lines(args.input or Path())
+    written = tuple(InputText(text, args.pair) for text in args.text or ())
+    given = written or text_lines(args.input or Path())
     texts = make_readable(given, TextReader(session.encode, session.truncate), args.truncate)
     return [_ClusterInput(text) for text in texts]

@@ -33,11 +33,13 @@ _REPLACED = ("memory", *_TOKENS, *_TLS)
 """Options that may change while the node runs, but neither be added nor left out."""
 
 
-async def reload_node(given: "NodeArguments", running: "NodeArguments", controls: NodeControls) -> None:
+async def reload_node(
+    given: "NodeArguments", running: "NodeArguments", controls: NodeControls
+) -> "NodeArguments":
     """Read the file again and apply what may change while the node runs; raises nothing.
 
-    A file with a mistake, or with a change of an option that is fixed while the node runs, changes nothing;
-    the log gives the reason.
+    Returns the options that hold now. A file with a mistake, or with a change of an option that is fixed
+    while the node runs, changes nothing; the log gives the reason.
     """
     try:
         args, tables = await asyncio.to_thread(read_options, given)  # which may download models
@@ -55,8 +57,9 @@ async def reload_node(given: "NodeArguments", running: "NodeArguments", controls
         await controls.apply(config, credentials)
     except PliantError as error:
         _LOG.error("nothing was changed: %s", error)
-        return
+        return running
     _LOG.warning("%s was read again", given.config)
+    return args
 
 
 async def _changed_credentials(args: "NodeArguments", now: Credentials) -> CredentialSet | None:

@@ -331,7 +331,7 @@ class Successor:
             state,
             link.rtt_s,
             link.bandwidth_Bps,
-            advert.curve if advert else None,
+            advert.levels if advert else (),
             self.contact_s,
             self.reason,
             queue.wait_s(link.fixed_s, now_s),

@@ -14,7 +14,8 @@ _MOST_KEPT = 64
 class ShapeLimit:
     """Sizes of open dimensions that there was no memory for: with as much or more of each, there is none.
 
-    `inputs` are the model's. The length of an input is the product of the open dimensions of the first one.
+    `inputs` are the model's. The length of an input is the product of the open dimensions of the first one;
+    if it has none, there is no limit to tell.
     """
 
     def __init__(self, inputs: Sequence[Port]) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Collection, Coroutine, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from math import ceil
 from typing import Any, Literal, final
@@ -105,25 +106,40 @@ class Dispatcher:
                 pending.length, now_s, asked.objective, exclude, asked.trail, terms, is_coming=not failed
             )
         except DeadlineError as late:
-            wait_s = min(local.backlog_s for local in self.here.values())
-            retry_after_s = max(1, ceil(wait_s)) if wait_s else None
-            raise NodeError(str(late), status=503, retry_after_s=retry_after_s) from late
+            raise self._too_late(late) from late
         except BudgetError as unreached:
-            if not exclude:
-                raise
             try:
-                self.router.choose(
-                    pending.length, now_s, asked.objective, (), asked.trail, terms, is_coming=False
-                )
-            except BudgetError:
-                raise unreached from None
-            except DeadlineError:
-                pass
+                is_possible = self._may_answer_later(asked, exclude, terms, now_s)
+            except DeadlineError as late:
+                raise self._too_late(late) from late
+            if not is_possible:
+                raise
             busy_s = max(1, ceil(min(local.backlog_s for local in self.here.values())))
             why = "the endpoints that could answer this are busy or failed; try again."
             raise NodeError(why, status=503, retry_after_s=busy_s) from unreached
         except RouteError:  # local queues are full and no upstream is available
             return choose_local(pending.length, self.router.ways_here, terms)
+
+    def _too_late(self, late: DeadlineError) -> NodeError:
+        wait_s = min(local.backlog_s for local in self.here.values())
+        return NodeError(str(late), status=503, retry_after_s=max(1, ceil(wait_s)) if wait_s else None)
+
+    def _may_answer_later(
+        self, asked: RoutedRequest, excluded: Collection[str], terms: Terms, now_s: float
+    ) -> bool:
+        """Whether one of the `excluded` endpoints, or an upstream that does not answer now, can answer this.
+
+        Raises DeadlineError if only the former can, too late.
+        """
+        n, trail, floor = asked.pending.length, asked.trail, terms.accuracy_floor or 0.0
+        if excluded:
+            with suppress(BudgetError):
+                self.router.choose(n, now_s, asked.objective, (), trail, terms, is_coming=False)
+                return True
+        return trail.hops_left > 0 and any(
+            peer.may_answer_later(n, floor) and peer.node not in trail.path
+            for peer in self.router.states(now_s)
+        )
 
     async def _attempt(
         self, choice: Choice, asked: RoutedRequest, tries: Tries, start: WorkStart | None = None
