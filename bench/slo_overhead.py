@@ -69,7 +69,7 @@ class _Elastic:
     def levels(self) -> tuple[ServiceLevel, ...]:
         return self.trade.levels()
 
-    look_again = Session.look_again
+    look_again, compiling = Session.look_again, Session.compiling
 
 
 def _choices(report: Report, n_calls: int) -> None:
