@@ -16,7 +16,7 @@ The curves of levels are projections of costs: the time of a whole program by th
 with an `ir.cost.Cost` or fitted to answers. Other nodes send curves, but neither programs nor devices.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Literal, NamedTuple
@@ -207,19 +207,25 @@ def choose(
 
 def choose_soonest(n: int, candidates: Sequence[Candidate], terms: Terms = NO_TERMS) -> Choice | None:
     """Return the candidate and level with the least bound at or above the floor; None if there is none."""
-    floor, least_s = terms.accuracy_floor or 0.0, inf
-    best: tuple[Candidate, ServiceLevel] | None = None
+    possible = _possible(n, candidates, terms.accuracy_floor or 0.0)
+    best = min(possible, key=lambda one: one[3], default=None)
+    if best is None:
+        return None
+    c, level, *_ = best
+    return Choice(_option(n, c, level, TIME, terms.deadline_s), (n, candidates, TIME, terms))
+
+
+def _possible(
+    n: int, candidates: Sequence[Candidate], floor: float
+) -> Iterator[tuple[Candidate, ServiceLevel, float, float]]:
+    """Yield the levels at or above the floor with memory for length n, with their median and bound."""
     for c in candidates:
         way_s = c.fixed_s + c.per_item_s * n
         for level in c.levels:
             work_s = level.curve.at(n)
-            if work_s >= NO_ANSWER_S or not level.reaches(floor):
-                continue
-            bound_s = _bound_s(n, c, level, way_s, way_s + work_s)
-            if bound_s < least_s or best is None:
-                best, least_s = (c, level), bound_s
-    among = n, candidates, TIME, terms
-    return None if best is None else Choice(_option(n, *best, TIME, terms.deadline_s), among)
+            if work_s < NO_ANSWER_S and level.reaches(floor):
+                seconds = way_s + work_s
+                yield c, level, seconds, _bound_s(n, c, level, way_s, seconds)
 
 
 def _best(n: int, candidates: Sequence[Candidate], objective: Objective, terms: Terms) -> Option:
@@ -310,19 +316,12 @@ def _fewest_late(
     chance.
     """
     found: list[tuple[float, float, float, Candidate, ServiceLevel]] = []
-    for c in candidates:
-        way_s = c.fixed_s + c.per_item_s * n
-        for level in c.levels:
-            work_s = level.curve.at(n)
-            if work_s >= NO_ANSWER_S or not level.reaches(floor):
-                continue
-            seconds = way_s + work_s
-            bound_s = _bound_s(n, c, level, way_s, seconds)
-            if is_hopeless(seconds, bound_s, deadline_s):
-                continue
-            late = 0.0 if bound_s <= deadline_s else 1.0 - chance(seconds, bound_s, deadline_s)
-            late += 0.0 if c.crowding is None else c.crowding.expected_late(c.fixed_s, work_s)
-            found.append((late, level.quality, _cost(n, c, level, seconds, objective), c, level))
+    for c, level, seconds, bound_s in _possible(n, candidates, floor):
+        if is_hopeless(seconds, bound_s, deadline_s):
+            continue
+        late = 0.0 if bound_s <= deadline_s else 1.0 - chance(seconds, bound_s, deadline_s)
+        late += 0.0 if c.crowding is None else c.crowding.expected_late(c.fixed_s, level.curve.at(n))
+        found.append((late, level.quality, _cost(n, c, level, seconds, objective), c, level))
     if not found:
         return None
     most_late = min(late for late, *_ in found) + _ALIKE_LOST
