@@ -173,7 +173,7 @@ class _Simulation:
         trade, n = machine.trade, job.n
         expected_s = pick.level.at(n).median_s
         trade.observe(pick.level, n, seconds)
-        whole_s = trade.most_accurate(n).level.at(n).median_s / expected_s * seconds
+        whole_s = trade.best_level(n).at(n).median_s / expected_s * seconds
         node.router.record_local_answer(n, whole_s, self._clock.now_s, machine.spec.name)
         self._work_on(node, machine)
         node.offer(self._clock.now_s)
@@ -295,7 +295,8 @@ class _Simulation:
     def _end(self, failed: list[ForwardedRequest], away: ForwardedRequest) -> None:
         """End `away`; `failed` go elsewhere, and those that wait for an upstream that is no candidate now."""
         node, target = away.asked.node, away.target
-        state, pending = node.router.state(target, self._clock.now_s), node.pending[target]
+        pending = node.pending[target]
+        state = node.router.state(target, self._clock.now_s) if pending else None
         if pending and (state is None or state.state != "ready"):
             failed += [other for other in pending if not (other.is_over or other is away)]
             pending.clear()

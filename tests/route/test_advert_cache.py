@@ -57,12 +57,15 @@ def test_the_least_of_many_ways_is_exact_at_every_length(seeds: list[int], data:
                 assert is_least
 
 
-def test_a_row_of_lengths_is_what_the_curve_says_at_each() -> None:
+@pytest.mark.parametrize("max_n", [2, 5, 20, 31])
+def test_ways_that_were_timed_at_other_lengths_are_compared_at_all(max_n: int) -> None:
     """Before the first point, between points, at them, and beyond the last."""
-    made = Curve(((3, 0.5), (7, 0.25), (20, 1.0)))
-    assert made.over(np.arange(31.0)).tolist() == [made.at(n) for n in range(31)]
-    level = Curve(((3, 0.5), (7, 0.25)))
-    assert level.over(np.arange(31.0)).tolist() == [level.at(n) for n in range(31)]
+    points = ((3, 0.5), (7, 0.25), (20, 1.0))
+    ways = [WayCurve(Curve(points[i % 3 :]), 0.1 * abs(i - 4), 0.01 * i) for i in range(FEW + 3)]
+    (found,), _ = lower_envelope([ways], [1, 3, len(ways)], max_n)
+    for count, made in zip([1, 3, len(ways)], found, strict=True):
+        for n in range(max_n + 1):
+            assert made.at(n) == pytest.approx(least_at(ways[:count], n), rel=1e-9)
 
 
 def test_long_inputs_have_adverts_too() -> None:

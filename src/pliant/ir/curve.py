@@ -10,9 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import floor, inf, isfinite
 
-import numpy as np
-
-from pliant.arrays import Float
 from pliant.errors import PeerCurveError, ProfileError
 
 MAX_POINTS = 64
@@ -35,14 +32,14 @@ class Curve:
 
     points: tuple[tuple[float, float], ...]
     _lengths: tuple[float, ...] = field(init=False, repr=False, compare=False)
-    _pieces: tuple[tuple[float, float, float], ...] = field(init=False, repr=False, compare=False)
+    _pieces: tuple[tuple[float, float, float, float], ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         points = self.points
         if not points:
             raise ProfileError("a curve of times has no point; measure again, at one size or more.")
         n, seconds = points[0]
-        pieces, slope = [(n, seconds, 0.0)], 0.0
+        pieces, slope = [(0.0, n, seconds, 0.0)], 0.0
         before_n, before_s = -1.0, 0.0
         for n, seconds in points:
             if not 0 <= n < inf or n <= before_n or not 0.0 <= seconds <= MAX_SECONDS:
@@ -52,22 +49,16 @@ class Curve:
                 )
             if before_n >= 0:
                 slope = (seconds - before_s) / (n - before_n)
-                pieces.append((before_n, before_s, slope))
+                pieces.append((before_n, before_n, before_s, slope))
             before_n, before_s = n, seconds
-        pieces.append((before_n, before_s, max(slope, 0.0)))
+        pieces.append((before_n, before_n, before_s, max(slope, 0.0)))
         object.__setattr__(self, "_lengths", tuple([n for n, _ in points]))
         object.__setattr__(self, "_pieces", tuple(pieces))
 
     def at(self, n: float) -> float:
         """Seconds for length n >= 0."""
-        start, seconds, slope = self._pieces[bisect_right(self._lengths, n)]
+        _, start, seconds, slope = self._pieces[bisect_right(self._lengths, n)]
         return seconds + slope * (n - start)
-
-    def over(self, sizes: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
-        """Return `at` for each of `sizes`, in ascending order."""
-        times: Float[np.ndarray, " n"] = np.interp(sizes, self._lengths, [s for _, s in self.points])
-        last, _, slope = self._pieces[-1]
-        return times if sizes[-1] <= last else times + slope * np.maximum(sizes - last, 0.0)
 
     def plus(self, seconds: float, per_item: float = 0.0) -> "Curve":
         """Return this curve plus `seconds` + `per_item` * n (both >= 0); points are capped at MAX_SECONDS."""
@@ -78,7 +69,7 @@ class Curve:
         points = list(self.points)
         if points[0][0] > 0:
             points.insert(0, (0, points[0][1]))
-        if self._pieces[-1][2] == 0.0:  # else a falling last piece would continue to fall
+        if self._pieces[-1][3] == 0.0:  # else a falling last piece would continue to fall
             last_n, last_s = points[-1]
             points.append((last_n + 1, last_s))
         return Curve(tuple([(n, min(t + seconds + per_item * n, MAX_SECONDS)) for n, t in points]))
@@ -86,8 +77,7 @@ class Curve:
     @property
     def pieces(self) -> tuple[tuple[float, float, float, float], ...]:
         """(first length, start, seconds, slope): from that length, T(n) = seconds + slope * (n - start)."""
-        found = [(n, *piece) for n, piece in zip((0.0, *self._lengths), self._pieces, strict=True)]
-        return tuple(found[1:] if self._lengths[0] == 0 else found)
+        return self._pieces[1:] if self._lengths[0] == 0 else self._pieces
 
     @property
     def lengths(self) -> tuple[float, ...]:
@@ -146,21 +136,19 @@ def max_excess(a: Curve, b: Curve, max_n: int, ratio: float) -> float:
     It is linear between breakpoints and crossings, and a crossing is a maximum only if a breakpoint is one
     too, so breakpoints suffice.
     """
-    if a.lengths == b.lengths:
-        pairs = [(s, t) for (n, s), (_, t) in zip(a.points, b.points, strict=True) if n <= max_n]
-        ends = [n for n in (0, max_n) if n not in (a.lengths[0], a.lengths[-1])]
-        pairs += [(a.at(n), b.at(n)) for n in ends]
+    if a.lengths == b.lengths and (a.lengths[0], a.lengths[-1]) == (0, max_n):
+        pairs = [(s, t) for (_, s), (_, t) in zip(a.points, b.points, strict=True)]
     else:
         lengths = {0, max_n, *a.lengths, *b.lengths}
         pairs = [(a.at(n), b.at(n)) for n in lengths if n <= max_n]
-    return max(abs(s - t) - ratio * (s if s < t else t) for s, t in pairs)
+    return max([abs(s - t) - ratio * (s if s < t else t) for s, t in pairs])
 
 
 def thin(curve: Curve, max_points: int) -> Curve:
     """Return `curve` with at most `max_points` >= 2 points, dropping those that change it least in turn."""
-    points = list(curve.points)
-    if len(points) <= max_points:
+    if len(curve.points) <= max_points:
         return curve
+    points = list(curve.points)
     costs = [_deviation(*points[i - 1 : i + 2]) for i in range(1, len(points) - 1)]
     while len(points) > max(max_points, 2):
         i = costs.index(min(costs))

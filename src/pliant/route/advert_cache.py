@@ -84,9 +84,9 @@ def advert_of(
     """
     found = [(way, level) for way in ways for level in way.levels]
     found.sort(key=lambda one: -one[1].quality)
-    rising = _advertised(sorted({level.quality for _, level in found}))
-    falling = rising[::-1]
-    counts = [sum(level.quality >= quality - ACCURACY_TOLERANCE for _, level in found) for quality in falling]
+    losses = [-level.quality for _, level in found]
+    falling = _advertised([-loss for loss in reversed(dict.fromkeys(losses))])[::-1]
+    counts = [bisect(losses, ACCURACY_TOLERANCE - quality) for quality in falling]
     kinds = [[WayCurve(level.curve, way.fixed_s, way.per_item_s) for way, level in found]]
     n_exact = next((i for i, (way, level) in enumerate(found) if _is_bounded(way, level)), len(found))
     if n_exact < len(found):

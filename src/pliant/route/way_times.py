@@ -1,9 +1,9 @@
 """The minimum of many curves, including the ways to them, at all lengths at once."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,8 +18,7 @@ _ALIKE = 1.0 + 1e-9
 _STRAIGHT = 1e-12
 
 
-@dataclass(frozen=True, slots=True)
-class WayCurve:
+class WayCurve(NamedTuple):
     """A curve, and the `fixed_s` + `per_item_s` * n seconds that the way adds to it."""
 
     curve: Curve
@@ -72,20 +71,29 @@ def _dense(
 
 def _times(kinds: Sequence[Sequence[WayCurve]], max_n: int) -> Float[np.ndarray, "kinds ways n"]:
     every = [way for ways in kinds for way in ways]
-    times: Float[np.ndarray, "ways n"] = np.concatenate([_over(way.curve, max_n) for way in every])
-    times = times.reshape(len(every), -1)
+    times = _over([way.curve for way in every], max_n)
     fixed_s, per_item_s = np.array([(way.fixed_s, way.per_item_s) for way in every]).T
     times += fixed_s[:, None]
-    if per_item_s.any():
-        times += per_item_s[:, None] * _lengths(max_n)
+    times += per_item_s[:, None] * _lengths(max_n)
     np.minimum(times, MAX_SECONDS, out=times)
     return times.reshape(len(kinds), -1, max_n + 1)
 
 
-@lru_cache(64)
-def _over(curve: Curve, max_n: int) -> Float[np.ndarray, " n"]:
-    """Cached: an advert is made anew after each change of one of its ways."""
-    return curve.over(_lengths(max_n))
+def _over(curves: Sequence[Curve], max_n: int) -> Float[np.ndarray, "curves n"]:
+    """Return each curve at all lengths: one interpolation, over the lengths of one curve after another."""
+    spans = [_span(curve, max_n) for curve in curves]
+    lengths = [i * (max_n + 1) + n for i, points in enumerate(spans) for n, _ in points]
+    seconds = [s for points in spans for _, s in points]
+    times: Float[np.ndarray, " n"] = np.interp(_lengths(len(spans) * (max_n + 1) - 1), lengths, seconds)
+    return times.reshape(len(spans), -1)
+
+
+def _span(curve: Curve, max_n: int) -> Sequence[tuple[float, float]]:
+    """Return the points of `curve`, with those at both ends of 0..`max_n`."""
+    points = curve.points
+    if points[0][0] == 0 and points[-1][0] == max_n:
+        return points
+    return [(0, curve.at(0)), *(one for one in points if 0 < one[0] < max_n), (max_n, curve.at(max_n))]
 
 
 @lru_cache(8)

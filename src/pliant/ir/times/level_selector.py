@@ -7,7 +7,7 @@ accurate.
 
 from bisect import bisect_left
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from math import inf
 
@@ -142,12 +142,16 @@ class LevelSelector:
         pace, factor = self._factors
         assert level.bound is not None
         bound = scale_curve(level.bound, max(factor, pace))
-        return replace(level, curve=scale_curve(level.curve, pace), bound=bound)
+        return ServiceLevel(scale_curve(level.curve, pace), level.accuracy, bound, level.fidelity)
 
     def most_accurate(self, n: int) -> LevelChoice:
         """Return the best level for n items, regardless of time."""
-        level = self._levels_for(n)[-1]
+        level = self.best_level(n)
         return LevelChoice(level, self.bound.correct(level.at(n)), True)
+
+    def best_level(self, n: int) -> Level:
+        """Return the most accurate level for n items."""
+        return self._levels_for(n)[-1]
 
     def pick(
         self, n: int, accuracy_floor: float | None = None, deadline_s: float | None = None
@@ -188,9 +192,8 @@ class LevelSelector:
     def _allowed(self, levels: tuple[Level, ...], floor: float) -> tuple[Level, ...]:
         if floor <= 0.0:
             return levels
-        allowed = tuple(
-            x for x in levels if x.accuracy is not None and x.accuracy >= floor - ACCURACY_TOLERANCE
-        )
+        least = floor - ACCURACY_TOLERANCE
+        allowed = tuple([x for x in levels if x.accuracy is not None and x.accuracy >= least])
         if allowed:
             return allowed
         top = levels[-1].accuracy

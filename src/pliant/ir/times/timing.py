@@ -25,7 +25,7 @@ class Timing:
     p95_s: float
 
     def __post_init__(self) -> None:
-        if not 0 <= self.median_s <= self.p95_s < float("inf"):
+        if not 0 <= self.median_s <= self.p95_s < inf:
             raise ProfileError(f"a timing needs 0 <= median <= p95, not {self.median_s} and {self.p95_s} s.")
 
     def at(self, percentile: Percentile) -> float:
@@ -45,8 +45,8 @@ class TimingCurve:
         self._p95 = Curve(tuple((x, time.p95_s) for x, time in samples))
 
     def at(self, x: float) -> Timing:
-        median_s = self._median.at(x)
-        return Timing(median_s, max(median_s, self._p95.at(x)))
+        median_s, p95_s = self._median.at(x), self._p95.at(x)
+        return Timing(median_s, p95_s if p95_s > median_s else median_s)
 
 
 def is_in_time(seconds: float, target_s: float | None) -> bool | None:

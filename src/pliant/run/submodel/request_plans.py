@@ -89,9 +89,7 @@ class RequestPlans:
         n_rows = answered[0].n_rows
         # The time spent waiting for other threads is not attributed to the device.
         trade.observe(pick.level, n_rows, end_s - turn_s + sum(one.ready_s - one.start_s for one in inputs))
-        expected_s, whole_s = (
-            one.at(n_rows).median_s for one in (pick.level, trade.most_accurate(n_rows).level)
-        )
+        expected_s, whole_s = (one.at(n_rows).median_s for one in (pick.level, trade.best_level(n_rows)))
         return [
             replace(
                 reply,
