@@ -356,9 +356,13 @@ def test_a_token_stays_with_the_address_that_it_was_shown_with() -> None:
 
 
 def test_a_crowd_of_predecessors_is_bounded() -> None:
-    """Anybody may claim a name; the longest unheard go."""
-    node = router("a")
+    """Anybody may claim a name; the longest unheard go, and get no broadcasts."""
+    node, listener = router("a"), Listener("http://q")
+    node.add_predecessor("q", listener, 0.0)
     for i in range(1000):
         node.add_predecessor(f"p{i}", None, float(i))
-    assert len(node.predecessors) == 256
-    assert "p999" in node.predecessors.names
+        if i < 500:
+            node.add_predecessor("q", None, float(i))
+            assert node.predecessors.has_listeners
+    assert node.predecessors.names == tuple(f"p{i}" for i in range(744, 1000))
+    assert not node.predecessors.has_listeners

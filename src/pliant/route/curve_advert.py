@@ -47,6 +47,10 @@ class CurveAdvert:
         """Seconds by length of the most accurate answer."""
         return self.levels[-1].curve
 
+    def with_wait(self, wait_s: float) -> "CurveAdvert":
+        """Return the same advert with another wait."""
+        return CurveAdvert(self.node, self.levels, self.through, self.stamp, wait_s)
+
 
 @dataclass(frozen=True, slots=True)
 class Trail:

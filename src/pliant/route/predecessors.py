@@ -1,5 +1,6 @@
 """The nodes that send requests here, their broadcast addresses, and the last advert sent to each."""
 
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -35,7 +36,10 @@ class Predecessors:
 
     def __init__(self, expire_after_s: float) -> None:
         self._expire_after_s = expire_after_s
-        self._known: dict[str, _Predecessor] = {}
+        self._known: OrderedDict[str, _Predecessor] = OrderedDict()
+        """The least recently active first."""
+        self._listening: dict[str, _Predecessor] = {}
+        """Those of them that get broadcasts."""
         self.expires_at_s = float("inf")
         """No registration expires before this time; infinity if there is none."""
 
@@ -50,15 +54,23 @@ class Predecessors:
         known = self._known.get(name)
         if known is not None:
             known.heard_s, known.listener = now_s, listener or known.listener
-            return
-        if len(self._known) >= _MOST:
-            longest, _ = min(self._known.items(), key=lambda known: known[1].heard_s)
-            del self._known[longest]
-        self._known[name] = _Predecessor(listener, now_s)
-        self.expires_at_s = min(self.expires_at_s, now_s + self._expire_after_s)
+            self._known.move_to_end(name)
+        else:
+            if len(self._known) >= _MOST:
+                self.remove(next(iter(self._known)))
+            known = self._known[name] = _Predecessor(listener, now_s)
+            self.expires_at_s = min(self.expires_at_s, now_s + self._expire_after_s)
+        if known.listener is not None:
+            self._listening[name] = known
 
     def remove(self, name: str) -> None:
         self._known.pop(name, None)
+        self._listening.pop(name, None)
+
+    @property
+    def has_listeners(self) -> bool:
+        """Whether any of them gets broadcasts."""
+        return bool(self._listening)
 
     def listener_of(self, name: str) -> Listener | None:
         known = self._known.get(name)
@@ -76,7 +88,7 @@ class Predecessors:
             return
         limit_s = now_s - self._expire_after_s
         for name in [n for n, known in self._known.items() if known.heard_s <= limit_s]:
-            del self._known[name]
+            self.remove(name)
         heard_s = min((known.heard_s for known in self._known.values()), default=float("inf"))
         self.expires_at_s = heard_s + self._expire_after_s
 
@@ -87,7 +99,7 @@ class Predecessors:
 
         Recipients are marked as informed. A predecessor without a first advert gets it with a pending answer.
         """
-        groups: dict[CurveAdvert, list[str]] = {}
+        groups: dict[int, tuple[CurveAdvert, list[str]]] = {}
         compared: dict[tuple[int, int], bool] = {}
 
         def has_moved(before: tuple[ServiceLevel, ...], now: tuple[ServiceLevel, ...]) -> bool:
@@ -97,8 +109,8 @@ class Predecessors:
                 compared[key] = _has_moved(before, now, max_n, threshold_s, ratio)
             return compared[key]
 
-        for name, known in self._known.items():
-            if known.listener is None or known.advert is None:
+        for name, known in self._listening.items():
+            if known.advert is None:
                 continue
             advert = word_for(name)
             if known.advert is advert:
@@ -107,11 +119,11 @@ class Predecessors:
             if not is_other_wait and known.alike is advert.levels:
                 continue
             if is_other_wait or has_moved(known.advert.levels, advert.levels):
-                groups.setdefault(advert, []).append(name)
+                groups.setdefault(id(advert), (advert, []))[1].append(name)
                 known.advert, known.alike = advert, None
             else:
                 known.alike = advert.levels
-        return tuple((advert, tuple(names)) for advert, names in groups.items())
+        return tuple((advert, tuple(names)) for advert, names in groups.values())
 
 
 def _has_moved(

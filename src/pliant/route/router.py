@@ -13,7 +13,6 @@ so no two nodes can raise each other's curves step by step. Requests also carry 
 """
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
 from functools import partial
 from math import inf
 
@@ -107,7 +106,7 @@ class Router:
         """Return this node's advert (CRIME 4.2); records that `predecessor` (a node's name) received it."""
         self._update_expected(now_s)
         advert, ways = self._adverts.get(predecessor, self._refresh_ways())
-        if predecessor is not None:
+        if predecessor is not None and self.predecessors.listener_of(predecessor) is not None:
             self.predecessors.record_advert(predecessor, self._add_wait(advert, ways, now_s))
         return self._add_wait(advert, ways, now_s, is_now=True)
 
@@ -211,13 +210,11 @@ class Router:
         choice. With `trusts_broadcasts`, as in the paper, it is taken as the advert of `successor`.
         """
         peer = self._successors.get(successor)
-        if peer is None:
-            return
         if self.settings.trusts_broadcasts:
             self.record_advert(successor, advert, now_s)
-            return
-        peer.record_hint(now_s)
-        self._is_checked = False
+        elif peer is not None:
+            peer.record_hint(now_s)
+            self._is_checked = False
 
     def record_failure(self, successor: str, now_s: float, reason: str = "no answer") -> None:
         """Record that `successor` was unreachable, or returned its own error; `reason` is for people."""
@@ -353,7 +350,7 @@ class Router:
         """Return `advert`, made of `ways`, with the current or recent wait."""
         waits_s = [self._wait_s(way, now_s, is_now=is_now) for way in ways]
         wait_s = wait_beyond(advert, self._last_n, ways, waits_s) if any(waits_s) else 0.0
-        return replace(advert, wait_s=wait_s) if wait_s else advert
+        return advert.with_wait(wait_s) if wait_s else advert
 
     def _dependencies(self, name: str) -> frozenset[str]:
         """Return the nodes that the curve of a candidate depends on."""
@@ -371,7 +368,10 @@ class Router:
         if not self.predecessors:
             return []
         settings, ways, of = self.settings, self._refresh_ways(), self._adverts.get
-        common = self._add_wait(*of(None, ways), now_s)
+        made = of(None, ways)  # without listeners too: the ways are compared with its ways later
+        if not self.predecessors.has_listeners:
+            return []
+        common = self._add_wait(*made, now_s)
         limits = (settings.max_n, settings.threshold_s, settings.threshold_ratio)
         behind = self.predecessors.take_outdated(
             lambda name: self._add_wait(*of(name, ways), now_s) if name in common.through else common, *limits
