@@ -160,13 +160,16 @@ class Choice:
         return rank(n, [c for c in candidates if c.name != self.target], objective, terms)
 
 
+_Timed = tuple[Candidate, ServiceLevel, float, float]
+"""A candidate's level, with its median and bound for an input."""
+
+
 class _InTime(NamedTuple):
     """A level whose bound meets the deadline."""
 
     quality: float
     cost: float
-    candidate: Candidate
-    level: ServiceLevel
+    timed: _Timed
 
 
 def rank(
@@ -211,19 +214,15 @@ def choose_soonest(n: int, candidates: Sequence[Candidate], terms: Terms = NO_TE
     best = min(possible, key=lambda one: one[3], default=None)
     if best is None:
         return None
-    c, level, *_ = best
-    return Choice(_option(n, c, level, TIME, terms.deadline_s), (n, candidates, TIME, terms))
+    return Choice(_option(n, best, TIME, terms.deadline_s), (n, candidates, TIME, terms))
 
 
-def _possible(
-    n: int, candidates: Sequence[Candidate], floor: float
-) -> Iterator[tuple[Candidate, ServiceLevel, float, float]]:
+def _possible(n: int, candidates: Sequence[Candidate], floor: float) -> Iterator[_Timed]:
     """Yield the levels at or above the floor with memory for length n, with their median and bound."""
     for c in candidates:
         way_s = c.fixed_s + c.per_item_s * n
         for level in c.levels:
-            work_s = level.curve.at(n)
-            if work_s < NO_ANSWER_S and level.reaches(floor):
+            if level.reaches(floor) and (work_s := level.curve.at(n)) < NO_ANSWER_S:
                 seconds = way_s + work_s
                 yield c, level, seconds, _bound_s(n, c, level, way_s, seconds)
 
@@ -242,17 +241,17 @@ def _best(n: int, candidates: Sequence[Candidate], objective: Objective, terms: 
             return fewest
     found, late = _allowed(n, candidates, objective, terms)
     if found:
-        least = max(one.quality for one in found) - _resolution(terms)
-        best = min((one for one in found if one.quality >= least), key=lambda one: (one.cost, -one.quality))
-        return _option(n, best.candidate, best.level, objective, deadline_s)
+        least = max([one.quality for one in found]) - _resolution(terms)
+        best = min([one for one in found if one.quality >= least], key=lambda one: (one.cost, -one.quality))
+        return _option(n, best.timed, objective, deadline_s)
     if late is not None:
-        return _option(n, *late, objective, deadline_s)
+        return _option(n, late, objective, deadline_s)
     able = [(c, level) for c in candidates for level in c.levels_for(n)]
     if able:
         most = max(able, key=lambda one: one[1].accuracy or 0.0)
-        return replace(_option(n, *most, objective, None), excluded="floor")
+        return replace(_option(n, _timed(n, *most), objective, None), excluded="floor")
     longest = max(((c, level) for c in candidates for level in c.levels), key=lambda one: one[1].most_n or 0)
-    return replace(_option(n, *longest, objective, None), excluded="memory")
+    return replace(_option(n, _timed(n, *longest), objective, None), excluded="memory")
 
 
 def _resolution(terms: Terms) -> float:
@@ -262,7 +261,7 @@ def _resolution(terms: Terms) -> float:
 
 def _allowed(
     n: int, candidates: Sequence[Candidate], objective: Objective, terms: Terms
-) -> tuple[list[_InTime], tuple[Candidate, ServiceLevel] | None]:
+) -> tuple[list[_InTime], _Timed | None]:
     """Return the levels at or above the floor whose bounds meet the deadline; if there are none, the one that
     is most likely to be in time, or the fastest if none is likely to.
 
@@ -273,7 +272,7 @@ def _allowed(
     is_ranked = deadline_s is not None or floor is None
     is_free = deadline_s is None and floor is None
     found: list[_InTime] = []
-    late: tuple[Candidate, ServiceLevel] | None = None
+    late: _Timed | None = None
     top, least = 0.0, (True, inf)
     for c in candidates:  # compared as numbers: creating unused options dominated the time of a choice
         way_s = c.fixed_s + c.per_item_s * n
@@ -287,17 +286,18 @@ def _allowed(
             if work_s >= NO_ANSWER_S:
                 continue
             seconds = way_s + work_s
-            if deadline_s is not None:
-                bound_s = _bound_s(n, c, level, way_s, seconds)
-                if bound_s > deadline_s:
-                    if not found:
-                        is_late = is_hopeless(seconds, bound_s, deadline_s)
-                        order = (is_late, seconds if is_late else -margin(seconds, bound_s, deadline_s))
-                        if late is None or order < least:
-                            late, least = (c, level), order
-                    continue
-            top = max(top, quality)
-            found.append(_InTime(quality, _cost(n, c, level, seconds, objective), c, level))
+            bound_s = _bound_s(n, c, level, way_s, seconds)
+            if deadline_s is not None and bound_s > deadline_s:
+                if not found:
+                    is_late = is_hopeless(seconds, bound_s, deadline_s)
+                    order = (is_late, seconds if is_late else -margin(seconds, bound_s, deadline_s))
+                    if late is None or order < least:
+                        late, least = (c, level, seconds, bound_s), order
+                continue
+            if quality > top:
+                top = quality
+            cost = _cost(n, c, level, seconds, objective)
+            found.append(_InTime(quality, cost, (c, level, seconds, bound_s)))
             if is_free:
                 break
     return found, late
@@ -315,30 +315,30 @@ def _fewest_late(
     These include this request, by its chance, and those that depend on the endpoint. None if no option has a
     chance.
     """
-    found: list[tuple[float, float, float, Candidate, ServiceLevel]] = []
-    for c, level, seconds, bound_s in _possible(n, candidates, floor):
+    found: list[tuple[float, float, float, _Timed]] = []
+    for timed in _possible(n, candidates, floor):
+        c, level, seconds, bound_s = timed
         if is_hopeless(seconds, bound_s, deadline_s):
             continue
         late = 0.0 if bound_s <= deadline_s else 1.0 - chance(seconds, bound_s, deadline_s)
         late += 0.0 if c.crowding is None else c.crowding.expected_late(c.fixed_s, level.curve.at(n))
-        found.append((late, level.quality, _cost(n, c, level, seconds, objective), c, level))
+        found.append((late, level.quality, _cost(n, c, level, seconds, objective), timed))
     if not found:
         return None
     most_late = min(late for late, *_ in found) + _ALIKE_LOST
     kept = [one for one in found if one[0] <= most_late]
     least = max(quality for _, quality, *_ in kept) - RESOLUTION - ACCURACY_TOLERANCE
     alike = (one for one in kept if one[1] >= least)
-    _, _, _, c, level = min(alike, key=lambda one: (one[2], -one[1]))
-    option = _option(n, c, level, objective, deadline_s)
+    *_, timed = min(alike, key=lambda one: (one[2], -one[1]))
+    c, level, *_ = timed
+    option = _option(n, timed, objective, deadline_s)
     if c.crowding is None or level.bound is None:
         return option
     return replace(option, most_s=_MORE * level.bound_curve.at(n) or None)  # 0 s: it was never timed
 
 
-def _option(
-    n: int, c: Candidate, level: ServiceLevel, objective: Objective, deadline_s: float | None
-) -> Option:
-    seconds, bound_s = _times_s(n, c, level)
+def _option(n: int, timed: _Timed, objective: Objective, deadline_s: float | None) -> Option:
+    c, level, seconds, bound_s = timed
     is_late = deadline_s is not None and is_hopeless(seconds, bound_s, deadline_s)
     return Option(
         c.name,
@@ -352,15 +352,15 @@ def _option(
     )
 
 
-def _times_s(n: int, c: Candidate, level: ServiceLevel) -> tuple[float, float]:
-    """Return the median and the bound."""
+def _timed(n: int, c: Candidate, level: ServiceLevel) -> _Timed:
     way_s = c.fixed_s + c.per_item_s * n
     seconds = way_s + level.curve.at(n)
-    return seconds, _bound_s(n, c, level, way_s, seconds)
+    return c, level, seconds, _bound_s(n, c, level, way_s, seconds)
 
 
 def _bound_s(n: int, c: Candidate, level: ServiceLevel, way_s: float, seconds: float) -> float:
-    return max(seconds, way_s * c.way_bound + level.bound_curve.at(n))
+    bound_s = way_s * c.way_bound + level.bound_curve.at(n)
+    return bound_s if bound_s > seconds else seconds
 
 
 def _cost(n: int, c: Candidate, level: ServiceLevel, seconds: float, objective: Objective) -> float:
