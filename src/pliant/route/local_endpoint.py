@@ -78,7 +78,7 @@ class LocalEndpoint:
     def candidate(self) -> Candidate:
         """This endpoint for an input that arrives now."""
         crowding, needs = self.dependents.crowding, self._needs
-        if not self.wait_s and crowding is None and needs == NO_NEEDS:
+        if not self.wait_s and crowding is None and needs is NO_NEEDS:
             return self.way
         levels = needs.applied_to(self.way.levels)
         made = local_candidate(levels, self.wait_s, self._watts, self.name, crowding, needs.tail_j)

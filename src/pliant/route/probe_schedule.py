@@ -53,11 +53,12 @@ class ProbeSchedule:
 
     def record_curve(self, curve: Curve, last_n: int, least_s: float | None) -> None:
         """Record that answers take `curve`; see `record_answer`. `least_s` is None if no probe is urgent."""
-        if self._best is None or curve.at(last_n) < self._best.at(last_n):
+        best, seconds = self._best, curve.at(last_n)
+        if best is None or seconds < best.at(last_n):
             self._best = curve
         elif least_s is None or self._after_s == float("inf"):
             return
-        elif curve.at(last_n) > _SLOWED * self._best.at(last_n):
+        elif seconds > _SLOWED * best.at(last_n):
             self.at_s = min(self.at_s, self._here_s + self._pause_s(least_s))
 
     def next_length(

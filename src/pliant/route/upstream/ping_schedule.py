@@ -87,5 +87,6 @@ class PingSchedule:
 
         if n_inputs:
             lately = self._lengths
-            return n_inputs * sum(max(saved_s(n), 0.0) for n in lately) / len(lately) > link.rtt_s
+            by_length = {n: max(saved_s(n), 0.0) for n in set(lately)}
+            return n_inputs * sum(by_length[n] for n in lately) / len(lately) > link.rtt_s
         return any(saved_s(n) > 0.0 for n in range(self._settings.max_n + 1))

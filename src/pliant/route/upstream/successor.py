@@ -78,7 +78,17 @@ class Successor:
         fixed_s = way.fixed_s + wait_s
         # The wait is a separate estimate; the way's spread does not apply to it.
         way_bound = (way.fixed_s * way.way_bound + wait_s) / fixed_s
-        return replace(way, fixed_s=fixed_s, way_bound=way_bound)
+        return Candidate(
+            way.name,
+            way.levels,
+            fixed_s,
+            way.per_item_s,
+            way.fixed_j,
+            way.per_item_j,
+            way.watts,
+            way_bound,
+            way.free_s,
+        )
 
     def assume(self, accuracy: float | None) -> None:
         """Assume this device's accuracy for complete answers (same model), unless it advertises one."""

@@ -209,4 +209,6 @@ class UpstreamQueue:
 
 
 def _halved(times: float) -> float:
-    return 2.0 ** -max(times, 0.0) if times < 64.0 else 0.0
+    if times <= 0.0:
+        return 1.0
+    return 2.0**-times if times < 64.0 else 0.0
