@@ -29,7 +29,10 @@ class Upkeep:
     def wake(self, node: FleetNode) -> None:
         """Schedule the due work of a node's router, now or later."""
         now_s = self._clock.now_s
-        at_s = max(node.router.next_due_s(now_s), node.due_done_s + _THROTTLE_S, now_s)
+        soonest_s = max(node.due_done_s + _THROTTLE_S, now_s)
+        if node.wakes_at_s <= soonest_s:
+            return
+        at_s = max(node.router.next_due_s(now_s), soonest_s)
         if at_s < node.wakes_at_s:
             node.wakes_at_s = at_s
             if at_s not in node.wakes_s:

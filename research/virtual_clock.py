@@ -21,7 +21,7 @@ class VirtualClock:
 
     def after(self, wait_s: float, act: Callable[..., object], *arguments: Any) -> None:
         """Schedule `act(*arguments)` in `wait_s` >= 0."""
-        self.at(self.now_s + wait_s, act, *arguments)
+        heapq.heappush(self._events, (self.now_s + wait_s, next(self._order), act, arguments))
 
     def run_until(self, when_s: float) -> None:
         """Run the events up to `when_s`, which is then the present time."""
