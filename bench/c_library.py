@@ -192,17 +192,10 @@ def _first(bench: Report, library: Library, texts: Sequence[str], n_starts: int)
 
 def _recurrent(bench: Report, folder: Path, n_texts: int) -> list[bool]:
     """imdb-lstm beside its session."""
-    model = resolve("imdb-lstm")
-    assert isinstance(model, RecurrentNetwork)
-    report = compile_recurrent(model, "imdb_lstm", _options(host_isa(), (), WORDS), folder / "imdb")
-    library = _with_driver(report, folder / "imdb" / "words.safetensors", host_isa())
+    library = _built_recurrent(folder / "imdb", host_isa())
     texts = _lines(DATA / "sst2" / "dev.tsv")[:n_texts]
     done = library.run(texts)
-    with pliant.open("imdb-lstm", threads=thread_count(None)) as session:
-        assert isinstance(session, RecurrentSession)
-        wanted = [np.asarray(session(text).outputs["logits"][0]) for text in texts]
-    worst = max(float(np.abs(a.numbers - w).max()) for a, w in zip(done.answers, wanted, strict=True))
-    equal = sum(np.array_equal(a.numbers, w) for a, w in zip(done.answers, wanted, strict=True))
+    worst, equal = _from_recurrent(done.answers, texts)
     memory = done.memory["VmHWM"] / library.bound_bytes()
     us = [a.elapsed_us for a in done.answers]
     row = {
@@ -223,7 +216,7 @@ def _recurrent(bench: Report, folder: Path, n_texts: int) -> list[bool]:
 
 
 def _arm(bench: Report, folder: Path, n_texts: int) -> list[bool]:
-    """sst2 for 64-bit Arm under emulation: answers, not times. Empty if the tools are missing."""
+    """Both models for 64-bit Arm under emulation: answers, not times. Empty if the tools are missing."""
     tools = ("aarch64-linux-gnu-gcc", "qemu-aarch64")
     if any(shutil.which(tool) is None for tool in tools):
         bench.note(f"64-bit Arm: not measured, {' or '.join(tools)} is missing.")
@@ -232,10 +225,24 @@ def _arm(bench: Report, folder: Path, n_texts: int) -> list[bool]:
     texts = _sentences(library, n_texts)
     done = library.run(texts)
     worst, _, n = _differences(done.answers, texts)
+    recurrent = _built_recurrent(folder / "arm-imdb", NEON)
+    reviews = _lines(DATA / "sst2" / "dev.tsv")[:n_texts]
+    apart, _ = _from_recurrent(recurrent.run(reviews).answers, reviews)
     return [
         _said(bench, "cpu.c.aarch64", worst, "<= 1e-5 of the session here at the same bits, emulated",
-              worst <= 1e-5, f"{n} texts; no times are taken there")
+              worst <= 1e-5, f"{n} texts; no times are taken there"),
+        _said(bench, "cpu.c.aarch64_recurrent", apart, "<= 1e-5 of the session here, emulated",
+              apart <= 1e-5, f"{len(reviews)} texts"),
     ]  # fmt: skip
+
+
+def _from_recurrent(answers: Sequence[DriverAnswer], texts: Sequence[str]) -> tuple[float, int]:
+    """Largest difference from imdb-lstm's session; answers equal to the bit."""
+    with pliant.open("imdb-lstm", threads=thread_count(None)) as session:
+        assert isinstance(session, RecurrentSession)
+        wanted = [np.asarray(session(text).outputs["logits"][0]) for text in texts]
+    worst = max(float(np.abs(a.numbers - w).max()) for a, w in zip(answers, wanted, strict=True))
+    return worst, sum(np.array_equal(a.numbers, w) for a, w in zip(answers, wanted, strict=True))
 
 
 def _differences(answers: Sequence[DriverAnswer], texts: Sequence[str]) -> tuple[float, int, int]:
@@ -280,6 +287,13 @@ def _built_elastic(out: Path, isa: Isa) -> Library:
     model = resolve_elastic("sst2", "bench")
     report = compile_elastic(model, "sst2", _options(isa, TARGETS_S, LENGTH), out)
     return _with_driver(report, out / "store" / "embeddings.safetensors", isa)
+
+
+def _built_recurrent(out: Path, isa: Isa) -> Library:
+    model = resolve("imdb-lstm")
+    assert isinstance(model, RecurrentNetwork)
+    report = compile_recurrent(model, "imdb_lstm", _options(isa, (), WORDS), out)
+    return _with_driver(report, out / "words.safetensors", isa)
 
 
 def _options(isa: Isa, targets_s: tuple[float, ...], length: int) -> LibraryOptions:

@@ -21,6 +21,7 @@ from serving import Server, compiled_directory, fresh, write_bytecode, write_fee
 from text_models import BERT, GPT_NEOX, MINILM, TextModel, export, feeds
 
 START_S = 0.5
+_CPU_FP32 = ("BERT-base", "MiniLM-L6")
 COMPARED = tuple(x for x in ("pliant", "onnxruntime", "openvino") if find_spec(x))
 
 
@@ -104,9 +105,8 @@ def _times(report: Report, subjects: tuple[Subject, ...], files: Mapping[str, Fi
             if ratio is not None and most is not None:
                 note = f"{subject.name}; 95 % interval {ratio.low:.3f} to {ratio.high:.3f}"
                 note += f"; {subject.stretch}" if subject.stretch and peer == "onnxruntime" else ""
-                report.claim(
-                    "compile.time", ratio.value, f"at most {most:.2f} of {peer}", ratio.value <= most, note
-                )
+                id = "cpu.fp32" if peer == "onnxruntime" and subject.name in _CPU_FP32 else "compile.time"
+                report.claim(id, ratio.value, f"at most {most:.2f} of {peer}", ratio.value <= most, note)
         rows.append(row | {"largest difference": error})
     report.table("Time, fp32 (medians of paired ratios, 95 % intervals)", rows)
 

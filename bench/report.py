@@ -30,6 +30,7 @@ _MEASURES = {
     "compile_int8": _COMPILER,
     "int8_products": _COMPILER,
     "int8_outliers": ("kernels", "store"),
+    "cpu_arm": ("kernels",),
     "amx": _COMPILER,
     "one_row": ("kernels", "store"),
     "shapes": (*_COMPILER, "ir"),
