@@ -54,14 +54,18 @@ def test_every_form_says_what_it_costs_or_why_it_cannot_run() -> None:
         PrecisionForm("bf16", refused="this processor lacks it"),
         PrecisionForm("int8", 6, error=0.03, seconds=0.004),
         PrecisionForm("int8", 1, error=0.0, seconds=0.004),
+        PrecisionForm("int8", 5, error=0.0, seconds=0.01, size=1.9, submodel="6x12"),
     )
     assert choose_form(forms, 0.01, "m").reasons == (
-        "compute auto: fp32 is the fastest form within a tolerance of 0.01 (m)",
+        "compute auto: fp32 runs most of the model in time, of the forms within a tolerance of 0.01 (m)",
         "fp32: error 0, 20 ms an answer of 6x12",
         "bf16: this processor lacks it",
         "int8 from 6 bits: error 0.03, 4 ms an answer, above the tolerance",
         "int8 from 1 bit: error 0, 4 ms an answer, but less of the model runs in time",
+        "int8 from 5 bits: error 0, 10 ms an answer of 6x12, but fewer bits of its weights run in time",
     )
+    (first, *_) = choose_form(forms[1:4], 0.01, "m").reasons
+    assert first == "compute auto: int8 from 1 bit is the fastest form within a tolerance of 0.01 (m)"
 
 
 @pytest.mark.parametrize("tolerance", [-0.1, float("nan"), "1%", True, None])

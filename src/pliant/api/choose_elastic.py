@@ -9,7 +9,7 @@ import numpy as np
 from pliant.arrays import Float64
 from pliant.errors import BudgetError, InputError
 from pliant.ir.device import DeviceProfile
-from pliant.kernels.emit.isa import host_isa
+from pliant.kernels.emit.isa import host_isa, target_name
 from pliant.models.encoder.encoder_graph import ComputeDtype
 from pliant.models.tokenizer import TokenizedInput, open_tokenizer
 from pliant.plan.plan import Plan
@@ -98,7 +98,14 @@ def _by_answers(
     ]
     inputs = f"{n_examples} example{'' if n_examples == 1 else 's'}"
     measure = f"rms of the difference from fp32 over rms of the answer at {measured.bits} bits, {inputs}"
-    return choose_form(forms, tolerance, measure)
+    return choose_form([*forms, *_refused()], tolerance, measure)
+
+
+def _refused() -> list[PrecisionForm]:
+    """The forms that this CPU lacks."""
+    if host_isa().has_bf16:
+        return []
+    return [PrecisionForm("bf16", refused=f"the row {target_name(host_isa())} has no products of bfloat16")]
 
 
 def _by_accuracy(
@@ -132,7 +139,9 @@ def _by_accuracy(
         for c, plan in plans.items()
         if c in net
     ]
-    return choose_form(forms, tolerance, f"accuracy below the best plan's, {best:.4f}, by the store's grid")
+    return choose_form(
+        [*forms, *_refused()], tolerance, f"accuracy below the best plan's, {best:.4f}, by the store's grid"
+    )
 
 
 def to_weight_error(error: float, coarser: float, errors: Sequence[float]) -> float:

@@ -28,58 +28,13 @@ from pliant.compiler.aot.compiled_directory import save
 from pliant.compiler.executable.call import Target
 from pliant.compiler.executable.image import Image
 from pliant.errors import InputError
-from pliant.kernels.emit.isa import (
-    AVX2,
-    AVX2_VNNI,
-    AVX512,
-    AVX512_AMX,
-    AVX512_BF16,
-    AVX512_VBMI,
-    AVX512_VNNI,
-    NEON,
-    NEON_BF16,
-    NEON_DOT,
-    NEON_I8MM,
-    X86_64,
-    Isa,
-    host_isa,
-)
+from pliant.kernels.emit.isa import TARGETS, TargetName, host_isa
 from pliant.quantities import format_bytes, format_seconds, parse_bytes, parse_seconds
 from pliant.run.graph.schedule_graph import ScheduleReport
 from pliant.settings import thread_count
 
 Emit = Literal["session", "c"]
 ScheduleName = Literal["static", "none", "paper", "exact"]
-TargetName = Literal[
-    "native",
-    "avx512-amx",
-    "avx512-bf16",
-    "avx512-vbmi",
-    "avx512-vnni",
-    "avx512",
-    "avx2-vnni",
-    "avx2",
-    "x86-64",
-    "aarch64-bf16",
-    "aarch64-i8mm",
-    "aarch64-dot",
-    "aarch64",
-]
-
-_ISAS: dict[str, Isa] = {
-    "avx512-amx": AVX512_AMX,
-    "avx512-bf16": AVX512_BF16,
-    "avx512-vbmi": AVX512_VBMI,
-    "avx512-vnni": AVX512_VNNI,
-    "avx512": AVX512,
-    "avx2-vnni": AVX2_VNNI,
-    "avx2": AVX2,
-    "x86-64": X86_64,
-    "aarch64-bf16": NEON_BF16,
-    "aarch64-i8mm": NEON_I8MM,
-    "aarch64-dot": NEON_DOT,
-    "aarch64": NEON,
-}
 _RESERVED_NAMES = """
 alignas alignof and asm auto bool break case catch char class compl concept const constexpr continue decltype
 default delete do double else enum explicit export extern false float for friend goto if inline int linux long
@@ -137,7 +92,7 @@ class CompileArguments:
     emit: Annotated[
         Emit, typer.Option(help="Write a directory for pliant.load, or C source and a library.")
     ] = "session"
-    target: Annotated[TargetName, typer.Option(help="The CPU to compile for.")] = "native"
+    target: Annotated[Literal["native", TargetName], typer.Option(help="The CPU to compile for.")] = "native"
     without: Annotated[
         list[str] | None, typer.Option("--without", help="Name of a compiler pass to leave out; repeatable.")
     ] = None
@@ -186,7 +141,7 @@ class CompileArguments:
 def compile(args: CompileArguments) -> None:
     """Compile an ONNX model, or a text model to C, and print a summary."""
     model = resolve_for(args.model, "compile")
-    for_cpu = Target(_ISAS[args.target] if args.target in _ISAS else host_isa(), thread_count(args.threads))
+    for_cpu = Target(TARGETS.get(args.target) or host_isa(), thread_count(args.threads))
     match model:
         case StoreModel() | CheckpointModel() | RecurrentNetwork():
             refuse_options(model, args, ("dim", "without", "schedule", "weights"))

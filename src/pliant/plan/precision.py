@@ -54,20 +54,28 @@ class PrecisionChoice:
     @property
     def reasons(self) -> tuple[str, ...]:
         """The choice as sentences for a plan, one per form."""
+        is_fastest = all(self.chosen.seconds <= form.seconds for form in self.forms if self._allows(form))
+        what = "is the fastest form" if is_fastest else "runs most of the model in time, of the forms"
         first = (
-            f"compute auto: {self.chosen.label} is the fastest form within a tolerance of "
-            f"{self.tolerance:.3g} ({self.measure})"
+            f"compute auto: {self.chosen.label} {what} within a tolerance of {self.tolerance:.3g} "
+            f"({self.measure})"
         )
         return first, *(self._line(form) for form in self.forms)
+
+    def _allows(self, form: PrecisionForm) -> bool:
+        return not form.refused and form.error <= self.tolerance
 
     def _line(self, form: PrecisionForm) -> str:
         if form.refused:
             return f"{form.label}: {form.refused}"
         verdict = ""
-        if not form.error <= self.tolerance:
+        if not self._allows(form):
             verdict = ", above the tolerance"
         elif form.size < self.chosen.size:
-            verdict = ", but less of the model runs in time"
+            is_whole = form.submodel == self.chosen.submodel != ""
+            verdict = (
+                f", but {'fewer bits of its weights run' if is_whole else 'less of the model runs'} in time"
+            )
         runs = f" of {form.submodel}" if form.submodel else ""
         return (
             f"{form.label}: error {form.error:.2g}, {format_seconds(form.seconds)} an answer{runs}{verdict}"

@@ -16,7 +16,7 @@ from pliant.compiler.aot.compiled_files import OBJECTS, draft_of, write_objects,
 from pliant.compiler.executable.assemble_image import Image
 from pliant.compiler.executable.encode_image import EncodedProgram, arena_tensors, encode
 from pliant.errors import KernelError, StoreError
-from pliant.kernels.emit.isa import ISAS, is_runnable
+from pliant.kernels.emit.isa import ISAS, host_isa, is_runnable, target_name
 from pliant.kernels.runtime.loader import load
 from pliant.system import map_file
 
@@ -96,7 +96,11 @@ def load_directory(directory: Path) -> CompiledDirectory:
     manifest = _manifest(directory)
     rows = [isa for isa in ISAS if (isa.name, isa.features) == (manifest.isa, manifest.features)]
     if not rows or not is_runnable(rows[0]):
-        raise KernelError(f"{directory} was compiled for {manifest.isa}, which this CPU cannot run.")
+        made_for = target_name(rows[0]) if rows else f"{manifest.isa}{manifest.features}"
+        raise KernelError(
+            f"{directory} was compiled for {made_for}, which this CPU cannot run: it runs "
+            f"{target_name(host_isa())}. Compile the model with --target {target_name(host_isa())}."
+        )
     return CompiledDirectory(
         _identity(manifest), manifest.program, _weights(directory, manifest), _kernels(directory, manifest)
     )

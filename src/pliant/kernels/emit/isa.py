@@ -2,9 +2,10 @@
 
 import logging
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Literal
+from typing import Literal, get_args
 
 from pliant import system
 from pliant.errors import KernelError
@@ -88,11 +89,32 @@ NEON_I8MM = replace(NEON_DOT, has_matmul=True, features=f"{NEON_DOT.features},+i
 NEON_BF16 = replace(NEON_I8MM, has_bf16=True, features=f"{NEON_I8MM.features},+bf16")
 """Armv8.6 has both: Neoverse N2 and V1, Graviton 3, Apple M2."""
 
+TargetName = Literal[
+    "avx512-amx",
+    "avx512-bf16",
+    "avx512-vbmi",
+    "avx512-vnni",
+    "avx512",
+    "avx2-vnni",
+    "avx2",
+    "x86-64",
+    "aarch64-bf16",
+    "aarch64-i8mm",
+    "aarch64-dot",
+    "aarch64",
+]
 ISAS: tuple[Isa, ...] = (
     *(AVX512_AMX, AVX512_BF16, AVX512_VBMI, AVX512_VNNI, AVX512, AVX2_VNNI, AVX2, X86_64),
     *(NEON_BF16, NEON_I8MM, NEON_DOT, NEON),
 )
 """Every row, best first among those of one architecture."""
+TARGETS: Mapping[str, Isa] = dict(zip(get_args(TargetName), ISAS, strict=True))
+"""Every row by the name that users see."""
+
+
+def target_name(isa: Isa) -> str:
+    """The name of a row in TARGETS; that of LLVM's features for a row with others."""
+    return next((name for name, row in TARGETS.items() if row == isa), f"{isa.name}{isa.features}")
 
 
 def host_isa() -> Isa:
