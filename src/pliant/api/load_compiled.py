@@ -36,9 +36,9 @@ def open_compiled(
     memory: str | int | None = None,
 ) -> GraphSession:
     """Open a compiled directory; it runs `dilation` times slower. Raises as `load` does."""
-    _, pool = shared_pool(threads)
+    library, pool = shared_pool(threads)
     memory_bytes = None if memory is None else parse_bytes(memory)
-    return GraphSession(name, load_directory(path), pool, dilation, memory_bytes=memory_bytes)
+    return GraphSession(name, load_directory(path), pool, library, dilation, memory_bytes=memory_bytes)
 
 
 def shared_pool(threads: int | None = None, cache: Path | None = None) -> tuple[Library, ThreadPool]:

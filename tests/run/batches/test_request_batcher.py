@@ -239,3 +239,63 @@ def test_parts_have_all_texts_once_and_about_equal_work(lengths: list[int], n_pa
     if len(lengths) <= COUNTS[0]:
         work = [sum(lengths[i] for i in part) for part in parts]
         assert max(work) - min(work) <= max(lengths)
+
+
+@pytest.mark.parametrize("is_beside", [False, True])
+def test_requests_that_cannot_run_together_are_answered_one_by_one(is_beside: bool) -> None:
+    """Of several rows, of no token, too long for a batch, or of several keys: a list of them failed."""
+    session, alone = _opened(ENCODER), compile(ENCODER, threads=1)
+    assert session.prepare_together(60)
+    rows = {name: np.concatenate([array, array]) for name, array in _feeds(5, 0).items()}
+    some = [rows, _feeds(0, 1), _feeds(8200, 2), _feeds(3, 3), _feeds(70, 4)]
+    for feeds in (some[:2], some[1:3], some[3:], some, [some[0]]):
+        requests = [session.request(one) for one in feeds]
+        replies = session.answers_beside(requests) if is_beside else session.answers(requests)
+        for one, reply in zip(feeds, replies, strict=True):
+            for y, wanted in alone.run(one).items():
+                np.testing.assert_allclose(reply.outputs[y], wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_more_requests_than_a_batch_of_one_worker_has_are_several_batches() -> None:
+    """An executable for eleven rows would be compiled otherwise."""
+    session = _opened(ENCODER)
+    assert session.prepare_together(60)
+    feeds = [_feeds(n, n) for n in range(20, 31)]
+    replies = session.answers_beside([session.request(one) for one in feeds])
+    for one, reply in zip(feeds, replies, strict=True):
+        np.testing.assert_allclose(reply.outputs["y"], session.run(one)["y"], rtol=1e-4, atol=1e-4)
+    assert {image.inputs["x"].shape[0] for image in session.plan.images} <= {1, *COUNTS}
+
+
+PICTURES = parse(
+    "g (float[N,3,H,W] x, float[4,3,3,3] k) => (float[N,4,1,1] y) { "
+    "c = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (x, k) r = Relu(c) y = GlobalAveragePool(r) }"
+)
+
+
+@pytest.mark.parametrize("dims", [{}, {"N": 1, "H": 16, "W": 12}], ids=["open", "fixed"])
+def test_requests_of_a_model_without_batches_run_beside_each_other(dims: dict[str, int]) -> None:
+    """Pictures of several sizes, or of one, from more threads than there are workers."""
+    runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+    theirs = runtime.InferenceSession(PICTURES.SerializeToString())
+    session = _opened(PICTURES, dims=dims, images=2)
+    assert session.prepare_together(8)
+    assert (session.most_beside, session.most_together, session.most_together_beside) == (2, 1, 1)
+    rng = np.random.default_rng(0)
+    sizes = [(16, 12)] if dims else [(16, 12), (9, 20), (8, 8), (31, 5)]
+    kernel = rng.standard_normal((4, 3, 3, 3)).astype(np.float32)
+    feeds = [
+        {"x": rng.standard_normal((1, 3, *sizes[i % len(sizes)])).astype(np.float32), "k": kernel}
+        for i in range(24)
+    ]
+    requests = [session.request(one) for one in feeds]
+    assert None not in {session.together(request) for request in requests}
+    with ThreadPoolExecutor(6) as threads:
+        found = list(threads.map(lambda i: session.answers_beside(requests[i : i + 2]), range(0, 24, 2)))
+    replies = [reply for some in found for reply in some]
+    for one, reply in zip(feeds, replies, strict=True):
+        (wanted,) = theirs.run(None, one)
+        np.testing.assert_allclose(reply.outputs["y"], wanted, rtol=1e-4, atol=1e-5)
+        assert np.array_equal(reply.outputs["y"], session.run(one)["y"])
+    session.close()
+    assert session.memory.parts[-1].measured_bytes == 0

@@ -2,8 +2,8 @@
 
 import time
 from abc import abstractmethod
-from collections.abc import Hashable, Mapping, Sequence
-from math import inf, prod
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,23 +15,24 @@ from pliant.ir.graph import numpy_type
 from pliant.ir.port import Port, require_tensors
 from pliant.ir.reply import Reply
 from pliant.kernels.runtime.fork_safe_lock import ForkSafeLock
+from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.models.encoder.encoder_graph import ComputeDtype
 from pliant.plan.precision import PrecisionChoice
 from pliant.quantities import check_whole
-from pliant.run.arena import Arena
 from pliant.run.array_sessions.array_plan import ArrayPlan, image_plan
-from pliant.run.batches.feed_batcher import BatchItem, RunFunctions
+from pliant.run.array_sessions.input_sizes import input_length, shapes_of_length
+from pliant.run.batches.buckets import Buckets
+from pliant.run.batches.feed_batcher import BatchItem, FeedBatcher, RunFunctions
+from pliant.run.batches.padding import Padding
+from pliant.run.batches.parallel_runs import ParallelRuns
 from pliant.run.batches.request_batcher import RequestBatcher
 from pliant.run.graph.array_stage import AllTensors, Tensors
 from pliant.run.graph.graph_runner import GraphRunner
-from pliant.run.memory_use import MemoryUse, is_mapped, measure_part, scratch_part
 from pliant.run.session.feeds import FeedsLike, convert_feeds
-from pliant.run.session.ports import Feeds, Shapes, describe_session, shapes_of, symbols
+from pliant.run.session.ports import Feeds, Shapes, describe_session, shapes_of
 from pliant.run.session.session import Session
 from pliant.run.session.text_feeds import text_of
-from pliant.run.weight_sizes import GivenArrays, combined
-from pliant.system import rss_bytes
 
 if TYPE_CHECKING:
     from pliant.run.session.call_profile import Profile
@@ -42,20 +43,40 @@ _MOST_ITEMS = 4096
 class ArraySession(Session[None]):
     """A session that answers arrays by name; runs of several threads are serialised.
 
-    The length of an input is the product of the open dimensions of the model's first input, or 1 if it has
-    none. The pool may be shared with other sessions; the session does not close it.
+    Requests run beside each other in `answers_beside`, each worker with an arena of its own.
+
+    The length of an input is the product of the open dimensions of the first of the model's inputs that has
+    any, or 1 if none has. The pool may be shared with other sessions; the session does not close it.
     """
 
     platform = "pliant_compiled"
     max_length = _MOST_ITEMS
 
     def __init__(
-        self, name: str, inputs: Sequence[Port], outputs: Sequence[Port], pool: ThreadPool, dilation: Dilation
+        self,
+        name: str,
+        inputs: Sequence[Port],
+        outputs: Sequence[Port],
+        pool: ThreadPool,
+        library: Library,
+        dilation: Dilation,
+        *,
+        buckets: Buckets = Buckets(),  # noqa: B008 - frozen
+        memory_bytes: int | None = None,
+        most_workers: int | None = None,
     ) -> None:
+        """With `memory_bytes` there are at most `most_workers` workers, whose arenas fit into it."""
         super().__init__(dilation)
         self.name, self.inputs, self.outputs = name, tuple(inputs), tuple(outputs)
         self._tensors = tuple(port for port in self.inputs if port.element is None)
         self._pool, self._turns, self._closed = pool, ForkSafeLock(), False
+        self._memory_bytes, n_threads = memory_bytes, pool.n_threads
+        self._padding = Padding(buckets, self._tensors, self.outputs)
+        self._feed_batcher = FeedBatcher(buckets, self._padding, self.inputs, self.outputs, n_threads)
+        self._request_batcher = RequestBatcher(
+            self._tensors, self.outputs, n_threads, memory_bytes is not None
+        )
+        self._parallel = ParallelRuns(n_threads, library, most_workers)
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{self._pool.n_threads} threads"
@@ -77,7 +98,8 @@ class ArraySession(Session[None]):
         start_s = time.perf_counter()
         arrays = convert_feeds(self.inputs, {self.inputs[0].name: value})
         outputs = self._run(arrays, None)
-        return Reply(outputs, self.name, time.perf_counter() - start_s, None, self._length(arrays))
+        seconds = time.perf_counter() - start_s
+        return Reply(outputs, self.name, seconds, None, input_length(self.inputs, arrays))
 
     def run_many(self, feeds: Sequence[FeedsLike]) -> list[Tensors]:
         """The result of `run` for each of several feeds, in their order; an empty list for an empty list.
@@ -174,15 +196,15 @@ class ArraySession(Session[None]):
             feeds = self.text_reader.feeds(text_of(feeds, self.text_reader.max_tokens))
         arrays = convert_feeds(self.inputs, feeds)
         shapes_of(self.inputs, arrays)
-        return Request(self._length(arrays), tensors=arrays)
+        return Request(input_length(self.inputs, arrays), tensors=arrays)
 
     def together(self, request: Request) -> Hashable | None:
         batcher = self._batcher
-        return None if batcher is None else batcher.key(array_shapes(request.tensors))
+        return None if batcher is None else batcher.key(_shapes(request))
 
     def answers(self, requests: Sequence[Request]) -> list[Reply[None]]:
         batcher = self._batcher
-        if len(requests) < 2 or batcher is None:
+        if len(requests) < 2 or batcher is None or not batcher.are_alike(map(_shapes, requests)):
             return super().answers(requests)
         items, start_s = self._requested_items(requests), self._clock()
         with self._turns.lock:
@@ -194,8 +216,12 @@ class ArraySession(Session[None]):
 
     def answers_beside(self, requests: Sequence[Request]) -> list[Reply[None]]:
         batcher = self._batcher
-        if batcher is None or self.most_beside < 2:
+        if batcher is None or self.most_beside < 2 or not batcher.are_alike(map(_shapes, requests)):
             return super().answers_beside(requests)
+        most = batcher.max_requests_beside
+        if len(requests) > most:
+            parts = [requests[i : i + most] for i in range(0, len(requests), most)]
+            return [reply for part in parts for reply in self.answers_beside(part)]
         items, start_s = self._requested_items(requests), self._clock()
         with self._turns.lock:
             waited_s = self._clock() - start_s
@@ -204,6 +230,14 @@ class ArraySession(Session[None]):
         answers = run()
         self._slow_down(start_s + waited_s)
         return self._replies(requests, answers, start_s, waited_s)
+
+    @property
+    def most_beside(self) -> int:
+        return 1 if self._batcher is None else self._parallel.n_workers
+
+    def divide_threads(self, n_workers: int | None) -> None:
+        with self._turns.lock:
+            self._parallel.divide(n_workers)
 
     @property
     def pace_beside(self) -> float:
@@ -240,18 +274,8 @@ class ArraySession(Session[None]):
         Raises InputError for a model whose inputs are no tensors.
         """
         require_tensors(self.inputs, "a sample")
-        shapes = self._sample_shapes(length)
+        shapes = shapes_of_length(self.inputs, length)
         return {port.name: np.ones(shapes[port.name], numpy_type(port.dtype)) for port in self.inputs}
-
-    def _sample_shapes(self, length: int) -> dict[str, tuple[int, ...]]:
-        sizes: dict[str, int] = {}
-        for port in self.inputs:
-            last = [s for s in symbols(port) if s is not None][-1:]
-            sizes |= dict.fromkeys(last, max(1, length))
-        return {
-            port.name: tuple(d if isinstance(d, int) else sizes.get(s or "", 1) for s, d in _dims(port))
-            for port in self.inputs
-        }
 
     @abstractmethod
     def _answer(self, feeds: AllTensors, out: Feeds | None, shapes: Shapes) -> Tensors:
@@ -259,17 +283,43 @@ class ArraySession(Session[None]):
 
     @property
     def _batcher(self) -> RequestBatcher | None:
-        """The grouping of requests into batches; None if the session has no batches."""
-        return None
+        """What decides which requests run together or beside each other; None if all run one by one."""
+        return self._request_batcher
 
     @property
     def _run_functions(self) -> RunFunctions:
-        """The functions with which `_batcher` runs batches."""
-        raise AssertionError("this session has no company")
+        """The functions with which `_batcher` runs requests."""
+        return RunFunctions(
+            self._run_single, self._run_batch, self._run_parallel, self._begin_run, self._run_uncached
+        )
+
+    def _run_single(self, feeds: AllTensors) -> Tensors:
+        return self._answer(feeds, None, array_shapes(feeds))
+
+    def _run_batch(self, feeds: AllTensors) -> Tensors:
+        return self._image_of(feeds, is_batch=True).walk(feeds, None)
+
+    def _run_parallel(self, batches: Sequence[Feeds]) -> list[Tensors]:
+        return self._parallel.run([(self._image_of(feeds), feeds) for feeds in batches])
+
+    def _begin_run(self, feeds: Feeds) -> Callable[[], Tensors]:
+        return self._parallel.begin(self._image_of(feeds), feeds)
+
+    def _run_uncached(self, feeds: AllTensors) -> Tensors:
+        """The answer to unpadded feeds, for a comparison."""
+        return self._run_single(feeds)
 
     def _answer_many(self, items: Sequence[BatchItem]) -> list[Tensors]:
-        """As `_answer`, for several feeds."""
-        return [self._answer(item.feeds, None, item.shapes) for item in items]
+        """As `_answer`, for several feeds; one by one under a memory limit, since each run that is parallel
+        has an arena of its own.
+        """
+        if self._memory_bytes is not None:
+            return [self._answer(item.feeds, None, item.shapes) for item in items]
+        return self._feed_batcher.answer(items, self._run_functions)
+
+    @abstractmethod
+    def _image_of(self, feeds: AllTensors, is_batch: bool = False) -> GraphRunner:
+        """The runner for feeds of exactly these shapes. Raises BudgetError for a batch that does not fit."""
 
     @abstractmethod
     def _runner(self, feeds: AllTensors) -> tuple[GraphRunner, AllTensors]:
@@ -307,7 +357,7 @@ class ArraySession(Session[None]):
         """The items of a batch. Raises BudgetError for an accuracy floor that cannot be met."""
         for request in requests:
             self._check_floor(request.accuracy_floor or 0.0)
-        return [BatchItem(request.tensors, array_shapes(request.tensors)) for request in requests]
+        return [BatchItem(request.tensors, _shapes(request)) for request in requests]
 
     def _replies(
         self, requests: Sequence[Request], answers: Sequence[Tensors], start_s: float, waited_s: float
@@ -333,46 +383,6 @@ class ArraySession(Session[None]):
             self.precision,
         )
 
-    def _memory_use(
-        self,
-        budget_bytes: int | None,
-        arena: Arena,
-        given: GivenArrays = GivenArrays(),  # noqa: B008 - not written to
-        parallel: Sequence[np.ndarray] = (),
-    ) -> MemoryUse:
-        runners = self._runners()
-        sizes = combined(runner.sizes for runner in runners)
-        held = [array for runner in runners for array in runner.weights.values()]
-        mapped = {array.ctypes.data: array for array in held if is_mapped(array)}
-        own = [array for array in held if array.ctypes.data not in mapped and array not in given]
-        return MemoryUse(
-            budget_bytes,
-            (
-                measure_part("weights", sizes.form_bytes, own),
-                *([measure_part("weights as given", sizes.given_bytes, given.arrays)] if sizes.given else ()),
-                measure_part("activations", self.arena_bytes, [arena.memory]),
-                *(
-                    [measure_part("parallel runs", sum(a.nbytes for a in parallel), parallel)]
-                    if parallel
-                    else ()
-                ),
-            ),
-            (
-                measure_part(
-                    "weights in mapped files", sum(a.nbytes for a in mapped.values()), mapped.values()
-                ),
-                scratch_part(self._pool),
-            ),
-            rss_bytes(),
-        )
-
-    def _length(self, arrays: AllTensors) -> int:
-        if not self.inputs or self.inputs[0].element is not None:
-            return 1
-        first = self.inputs[0]
-        shape = arrays[first.name].shape
-        return prod(shape[i] for i, (_, d) in enumerate(_dims(first)) if not isinstance(d, int))
-
     def _check_open(self) -> None:
         if self._closed:
             raise InputError("this session is closed; compile or load the model again.")
@@ -383,6 +393,5 @@ def array_shapes(feeds: Mapping[str, Any]) -> Shapes:
     return {x: array.shape for x, array in feeds.items() if isinstance(array, np.ndarray)}
 
 
-def _dims(port: Port) -> Sequence[tuple[str | None, int | str | None]]:
-    """(symbol, dimension) of each axis."""
-    return list(zip(symbols(port), port.dims or (), strict=True))
+def _shapes(request: Request) -> Shapes:
+    return array_shapes(request.tensors)

@@ -9,10 +9,12 @@ from pliant.compiler.aot.compiled_directory import CompiledDirectory
 from pliant.errors import BudgetError
 from pliant.ir.dilation import Dilation
 from pliant.ir.port import static_port
+from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.run.arena import Arena
+from pliant.run.array_sessions.array_memory import array_memory
 from pliant.run.array_sessions.array_session import ArraySession
-from pliant.run.graph.array_stage import ExecutableStage
+from pliant.run.graph.array_stage import AllTensors, ExecutableStage
 from pliant.run.graph.graph_runner import GraphRunner, one_stage_runner
 from pliant.run.memory_use import MemoryUse
 from pliant.run.session.ports import Feeds, Shapes
@@ -20,13 +22,18 @@ from pliant.run.session.ports import Feeds, Shapes
 
 @final
 class GraphSession(ArraySession):
-    """Answers arrays of the shapes that its graph was compiled for; its weights stay mapped."""
+    """Answers arrays of the shapes that its graph was compiled for; its weights stay mapped.
+
+    Requests never run as one batch, since all shapes are fixed. They run beside each other, under a memory
+    limit as many as have arenas within it.
+    """
 
     def __init__(
         self,
         name: str,
         saved: CompiledDirectory,
         pool: ThreadPool,
+        library: Library,
         dilation: Dilation = Dilation(),  # noqa: B008 - frozen
         *,
         memory_bytes: int | None = None,
@@ -38,17 +45,29 @@ class GraphSession(ArraySession):
                 f"{memory_bytes} bytes of memory are too little for {name}: its weights stay mapped, but its "
                 f"activations take {needed}. Give at least {needed} bytes, or compile it for smaller shapes."
             )
-        self._memory_bytes = memory_bytes
-        self._arena = Arena()
-        stage = ExecutableStage(saved.program, saved.weights, saved.addresses, pool, self._arena)
-        runner = one_stage_runner(stage, pool)
         inputs, outputs = (
             [static_port(x, t) for x, t in side.items()]
             for side in (saved.program.inputs, saved.program.outputs)
         )
-        super().__init__(name, inputs, outputs, pool, dilation)
+        self._scratch_bytes = pool.n_threads * saved.program.scratch_bytes
+        most_workers = None
+        if memory_bytes is not None:
+            left = memory_bytes - needed - self._scratch_bytes
+            most_workers = max(1, left // max(needed, 1))
+        super().__init__(
+            name,
+            inputs,
+            outputs,
+            pool,
+            library,
+            dilation,
+            memory_bytes=memory_bytes,
+            most_workers=most_workers,
+        )
+        self._arena = Arena()
+        stage = ExecutableStage(saved.program, saved.weights, saved.addresses, pool, self._arena)
+        self._kept: tuple[GraphRunner, ...] = (one_stage_runner(stage, pool),)
         self.identity = saved.identity
-        self._kept: tuple[GraphRunner, ...] = (runner,)
 
     @property
     def weight_bytes(self) -> int:
@@ -56,19 +75,29 @@ class GraphSession(ArraySession):
 
     @property
     def memory(self) -> MemoryUse:
-        """The memory predicted at compile time, and the memory in use now."""
+        """The memory predicted at compile time, with an arena for each worker, and the memory in use now."""
         with self._turns.lock:
-            return self._memory_use(self._memory_bytes, self._arena)
+            n_workers, parallel_bytes = self.most_beside, 0
+            if n_workers > 1 and not self._closed:
+                parallel_bytes = n_workers * self.arena_bytes + self._scratch_bytes
+            parallel = self._parallel.memory
+            return array_memory(
+                self._kept, self._pool, self._memory_bytes, self._arena, parallel, parallel_bytes
+            )
 
     def close(self) -> None:
-        """Free all memory; a later run raises an error. The pool stays open."""
+        """Free all memory, after the runs in progress; a later run raises an error. The pool stays open."""
         with self._turns.lock:
             self._closed, self._kept, self._arena = True, (), Arena()
+            self._parallel.close()
 
     def _answer(self, feeds: Feeds, out: Feeds | None, shapes: Shapes) -> dict[str, np.ndarray]:
         return self._kept[0].walk(feeds, out)
 
-    def _runner(self, feeds: Feeds) -> tuple[GraphRunner, Feeds]:
+    def _image_of(self, feeds: AllTensors, is_batch: bool = False) -> GraphRunner:
+        return self._kept[0]
+
+    def _runner(self, feeds: AllTensors) -> tuple[GraphRunner, AllTensors]:
         return self._kept[0], feeds
 
     def _runners(self) -> Sequence[GraphRunner]:

@@ -5,9 +5,9 @@ accepts it (run/graph/symbolic_forms.py), or else compiled; so is each new value
 depend on.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from math import prod
 from typing import TYPE_CHECKING, final
@@ -27,15 +27,15 @@ from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.models.encoder.encoder_graph import ComputeDtype
 from pliant.models.onnx.onnx_file import OnnxModel
 from pliant.plan.precision import PrecisionChoice
+from pliant.run.array_sessions.array_memory import array_memory
 from pliant.run.array_sessions.array_session import ArraySession, array_shapes
 from pliant.run.array_sessions.compile_times import CompileTimes
+from pliant.run.array_sessions.input_sizes import shapes_of_length
 from pliant.run.array_sessions.kept_images import KeptImages, is_bound
 from pliant.run.array_sessions.onnx_compiler import OnnxCompiler
 from pliant.run.array_sessions.shape_limit import ShapeLimit
 from pliant.run.batches.buckets import BucketFit
-from pliant.run.batches.feed_batcher import BatchItem, FeedBatcher, RunFunctions
-from pliant.run.batches.padding import Padding
-from pliant.run.batches.parallel_runs import ParallelRuns
+from pliant.run.batches.feed_batcher import BatchItem
 from pliant.run.batches.request_batcher import RequestBatcher
 from pliant.run.graph.array_stage import AllTensors, Tensors
 from pliant.run.graph.graph_runner import GraphRunner
@@ -83,18 +83,24 @@ class OnnxSession(ArraySession):
         dims = whole_dims(model.inputs, options.dims)
         inputs = [fix_dims(port, dims) for port in model.inputs]
         outputs = [fix_dims(port, dims) for port in model.outputs]
-        super().__init__(name, inputs, outputs, pool, dilation)
         options.check_ports((*inputs, *outputs))
+        n_bytes = options.memory_bytes
+        super().__init__(
+            name,
+            inputs,
+            outputs,
+            pool,
+            library,
+            dilation,
+            buckets=options.buckets,
+            memory_bytes=n_bytes,
+            most_workers=None if n_bytes is None else 1,  # each has an arena of its own
+        )
         self._model = model
         self._library = library
         self._options = options
         self._compiler = OnnxCompiler(model, self.inputs, self.outputs, options, pool, library, name, target)
         self._latest: tuple[Shapes, GraphRunner] | None = None  # last image, if chosen by shapes
-        self._padding = Padding(options.buckets, self._tensors, self.outputs)
-        self._feed_batcher = FeedBatcher(options.buckets, self._padding, inputs, outputs, pool.n_threads)
-        self._parallel = ParallelRuns(pool.n_threads, library)
-        is_bounded = options.memory_bytes is not None
-        self._request_batcher = RequestBatcher(self._tensors, self.outputs, pool.n_threads, is_bounded)
         n_sizes = prod(map(len, options.buckets.sizes.values()))
         most = max(options.images, n_sizes * (self._feed_batcher.n_images if n_sizes > 1 else 1))
         self._images = KeptImages(most, options.memory_bytes, model.source)
@@ -123,8 +129,9 @@ class OnnxSession(ArraySession):
     def memory(self) -> MemoryUse:
         """Memory predicted when images were made, and measured now. `weights` gives their bits."""
         with self._turns.lock:
-            own, most = self._compiler, self._options.memory_bytes
-            return self._memory_use(most, own.arena, own.weights.given, self._parallel.memory)
+            own, parallel, most = self._compiler, self._parallel.memory, self._memory_bytes
+            given = own.weights.given
+            return array_memory(self._runners(), self._pool, most, own.arena, parallel, given=given)
 
     @property
     def weights(self) -> WeightFormat:
@@ -192,15 +199,6 @@ class OnnxSession(ArraySession):
         is_compared = bool(fit.padded_dims) and self._padding.cuts(fit) is None
         return self._compile_times.expected.times(2.0 if is_compared else 1.0)
 
-    @property
-    def most_beside(self) -> int:
-        is_bounded = self._options.memory_bytes is not None  # each worker has an arena of its own
-        return 1 if self._batcher is None or is_bounded else self._parallel.n_workers
-
-    def divide_threads(self, n_workers: int | None) -> None:
-        with self._turns.lock:
-            self._parallel.divide(n_workers)
-
     def _runners(self) -> Sequence[GraphRunner]:
         every = chain.from_iterable(map(nested_runners, self._images.images))
         return tuple({id(runner): runner for runner in every}.values())
@@ -248,21 +246,14 @@ class OnnxSession(ArraySession):
         return made, profiles[0]
 
     def _answer_many(self, items: Sequence[BatchItem]) -> list[Tensors]:
-        # Batches need more memory for activations: under a memory limit, weights would get fewer bits.
-        if self._options.memory_bytes is not None or (items and self._is_in_parts(items[0].feeds)):
-            return super()._answer_many(items)
-        return self._feed_batcher.answer(items, self._run_functions)
+        if items and self._memory_bytes is None and self._is_in_parts(items[0].feeds):
+            return [self._answer(item.feeds, None, item.shapes) for item in items]
+        return super()._answer_many(items)
 
     @property
     def _batcher(self) -> RequestBatcher | None:
         is_divided, by_value = self._compiler.has_parts is not False, self._compiler.binder.by_value
         return None if is_divided or self._options.buckets.sizes or by_value else self._request_batcher
-
-    @property
-    def _run_functions(self) -> RunFunctions:
-        return RunFunctions(
-            self._run_single, self._run_batch, self._run_parallel, self._begin_run, self._run_uncached
-        )
 
     def _is_in_parts(self, feeds: AllTensors) -> bool:
         """Whether data-dependent shapes divide the model into several programs, which cannot be batched."""
@@ -271,19 +262,10 @@ class OnnxSession(ArraySession):
             self._compiler.has_parts = bool(self._compiler.binder.bind(array_shapes(fed), fed).waiting)
         return self._compiler.has_parts
 
-    def _run_single(self, feeds: AllTensors) -> Tensors:
-        return self._answer(feeds, None, array_shapes(feeds))
-
-    def _run_batch(self, feeds: AllTensors) -> Tensors:
-        return self._image_of(feeds, is_batch=True).walk(feeds, None)
-
     def _run_parallel(self, batches: Sequence[Feeds]) -> list[Tensors]:
-        results = self._parallel.run([(self._image_of(feeds), feeds) for feeds in batches])
+        results = super()._run_parallel(batches)
         self._trim()  # more images may have run than are kept
         return results
-
-    def _begin_run(self, feeds: Feeds) -> Callable[[], Tensors]:
-        return self._parallel.begin(self._image_of(feeds), feeds)
 
     def _pad_feeds(self, feeds: FeedsLike) -> AllTensors:
         """The feeds, padded to the sizes that run."""
@@ -365,7 +347,7 @@ class OnnxSession(ArraySession):
             return
         if weights is not None:  # else the first shape decides
             self._is_limit_known = True
-            self._limit.search(self._sample_shapes, self._fits, self.max_length)
+            self._limit.search(partial(shapes_of_length, self.inputs), self._fits, self.max_length)
 
     def _fits(self, shapes: Shapes) -> bool | None:
         try:

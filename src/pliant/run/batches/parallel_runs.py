@@ -14,7 +14,7 @@ from pliant.kernels.runtime.fork_safe_lock import ForkSafeLock
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.run.arena import Arena
-from pliant.run.batches.divide_threads import divide_threads
+from pliant.run.batches.divide_threads import ThreadShares, divide_threads
 from pliant.run.graph.graph_runner import GraphRunner
 from pliant.run.session.ports import Feeds
 
@@ -32,12 +32,14 @@ class ParallelRuns:
     """Persistent arenas for concurrent runs: one per thread for `run`, one per worker for `begin`, which has
     its share of the threads. Where a share is one thread, both use the same. The owner serialises calls.
 
-    A running call keeps its arena: calls that would change the arena wait for it.
+    A running call keeps its arena: calls that would change the arena wait for it. There are at most
+    `most_workers` workers.
     """
 
-    def __init__(self, n_threads: int, library: Library) -> None:
+    def __init__(self, n_threads: int, library: Library, most_workers: int | None = None) -> None:
         self._n_threads, self._library = n_threads, library
-        self._shares = divide_threads(n_threads)
+        self._most = n_threads if most_workers is None else most_workers
+        self._shares = self._divided(None)
         self._threads: tuple[_Worker, ...] = ()
         self._workers: tuple[_Worker, ...] = ()
 
@@ -48,9 +50,8 @@ class ParallelRuns:
 
     def divide(self, n_workers: int | None) -> None:
         """Change the number of workers, as `divide_threads`, after the runs in progress."""
-        for worker in self._workers:
-            worker.drop_all()
-        self._workers, self._shares = (), divide_threads(self._n_threads, n_workers)
+        self.close()
+        self._shares = self._divided(n_workers)
 
     @property
     def memory(self) -> list[np.ndarray]:
@@ -112,6 +113,10 @@ class ParallelRuns:
         if not self._workers:
             self._workers = tuple(_Worker(shares.n_threads, self._library) for _ in range(shares.n_workers))
         return self._workers
+
+    def _divided(self, n_workers: int | None) -> ThreadShares:
+        shares = divide_threads(self._n_threads, n_workers)
+        return shares if shares.n_workers <= self._most else divide_threads(self._n_threads, self._most)
 
     @property
     def _all(self) -> "tuple[_Worker, ...]":

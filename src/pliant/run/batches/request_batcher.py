@@ -5,7 +5,7 @@ of most lengths share an executable. Padding is not computed in a packed program
 (compiler/passes/pack_texts.py).
 """
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import pairwise
 from math import inf
 from typing import final
@@ -42,7 +42,8 @@ class RequestBatcher:
     """One `FeedBatcher` for each size that requests are padded to. The owner serialises calls.
 
     A model may run requests together if one open dimension is first in every input, with one row per request,
-    and at most one other dimension is open.
+    and at most one other dimension is open. Requests of another model only run beside each other, each alone
+    on a worker.
 
     With `is_bounded`, memory is limited: batches run one after another on all threads, since each thread
     would need memory of its own otherwise. If `run` raises BudgetError for a batch, later ones are smaller.
@@ -68,8 +69,13 @@ class RequestBatcher:
         return len(COUNTS) * len(self._batchers)
 
     def size(self, shapes: Shapes) -> int | None:
-        """The size to which feeds of these shapes are padded in a batch; None if they run alone."""
-        if not self._can_batch or any(not shape or shape[0] != 1 for shape in shapes.values()):
+        """The size to which feeds of these shapes are padded in a batch; None if they run alone.
+
+        Feeds of a model without batches have equal sizes: they run on one worker, one after another.
+        """
+        if not self._can_batch:
+            return _ROWS_ONLY
+        if any(not shape or shape[0] != 1 for shape in shapes.values()):
             return None
         length = self._length(shapes)
         if length == 0:  # it has no place of its own in a batch, and would get that of another
@@ -77,47 +83,58 @@ class RequestBatcher:
         return _ROWS_ONLY if length is None else next((n for n in SIZES if n >= length), None)
 
     def key(self, shapes: Shapes) -> Hashable | None:
-        """Feeds with equal keys can run together now; None for feeds that run alone, or whose batches are not
-        prepared.
+        """Feeds with equal keys can run together now, or beside each other if `max_requests` is 1; None for
+        feeds that run alone on all threads, or that were not prepared.
         """
         size = self.size(shapes)
-        return size if size in self._ready and self._batchers[size].can_batch else None
+        return size if size in self._ready and (not self._can_batch or self._has_batches(size)) else None
+
+    def are_alike(self, every: Iterable[Shapes]) -> bool:
+        """Whether feeds of these shapes can be given to `answer` or `begin` together."""
+        sizes = {self.size(shapes) for shapes in every}
+        return len(sizes) == 1 and None not in sizes
 
     @property
     def max_requests(self) -> int:
         """The most requests in one batch of all threads: larger batches do not answer more per second."""
+        if not self._can_batch:
+            return 1
         most = _ON_EACH * self._n_threads
         return min(most, max(self._max_rows().values(), default=1)) if self._is_bounded else most
 
     @property
     def max_items(self) -> float:
         """The most items in one batch, padding included; those of one size that exceed it run in several."""
-        if not self._is_bounded:
+        if not self._is_bounded or not self._can_batch:
             return inf
         return max((max(size, 1) * n for size, n in self._max_rows().items()), default=inf)
 
     @property
     def max_requests_beside(self) -> int:
         """The most requests in a batch of one worker."""
-        return COUNTS[0]
+        return COUNTS[0] if self._can_batch else 1
 
     def answer(self, items: Sequence[BatchItem], run: RunFunctions) -> list[_Arrays]:
         """The answer of `run.single` to each item, in their order. Raises what `run` raises."""
-        sizes = {self.size(item.shapes) for item in items}
-        assert len(sizes) == 1, "requests of several keys were run together"
-        size = sizes.pop() or _ROWS_ONLY
-        batcher = self._batcher(size)
-        while batcher.can_batch:
+        size = self.size(items[0].shapes) or _ROWS_ONLY
+        while self._has_batches(size):
             try:
                 return self._answer_together(size, items, run)
             except BudgetError:  # other images have the memory, or it is too little
+                batcher = self._batcher(size)
                 batcher.limit_rows(batcher.max_rows)
         return [run.single(item.feeds) for item in items]
 
     def begin(self, items: Sequence[BatchItem], run: RunFunctions) -> Callable[[], list[_Arrays]]:
-        """A function that answers the items on one worker, outside the owner's lock; call it once."""
-        (size,) = {self.size(item.shapes) for item in items}
-        return self._batcher(size or _ROWS_ONLY).begin(items, run)
+        """A function that answers the items on one worker, outside the owner's lock; call it once.
+
+        There are at most `max_requests_beside` of them.
+        """
+        if not self._can_batch:
+            (item,) = items
+            finish = run.begin(item.feeds)
+            return lambda: [finish()]
+        return self._batcher(self.size(items[0].shapes) or _ROWS_ONLY).begin(items, run)
 
     def prepare(
         self,
@@ -130,8 +147,22 @@ class RequestBatcher:
         """Make the executables of this size, and measure which number of threads is fastest.
 
         `samples(n)` gives n items; `is_beside` says whether `begin` will be called. Returns whether items of
-        this size run together from now on.
+        this size run together, or beside each other, from now on.
         """
+        if self._can_batch:
+            self._prepare_batches(size, samples, run, clock)
+        if not (self._has_batches(size) if self._can_batch else is_beside):
+            return False
+        self._ready.add(size)
+        if is_beside:
+            (one,) = samples(1)
+            alone_s = _shortest_s(lambda: run.single(one.feeds), clock)
+            self.pace_beside = _shortest_s(lambda: self.begin([one], run)(), clock) / max(alone_s, 1e-9)
+        return True
+
+    def _prepare_batches(
+        self, size: int, samples: Callable[[int], Sequence[BatchItem]], run: RunFunctions, clock: Clock
+    ) -> None:
         batcher = self._batcher(size)
         for n in reversed(COUNTS):
             if n > batcher.max_rows:
@@ -146,14 +177,6 @@ class RequestBatcher:
                     seconds[n_parts] = clock() - start_s
             is_shared = seconds[1] <= _SHARED * seconds[self._n_parallel]
             self._parts[size, n] = 1 if is_shared else self._n_parallel
-        if not batcher.can_batch:
-            return False
-        self._ready.add(size)
-        if is_beside:
-            (one,) = samples(1)
-            alone_s = _shortest_s(lambda: run.single(one.feeds), clock)
-            self.pace_beside = _shortest_s(lambda: self.begin([one], run)(), clock) / max(alone_s, 1e-9)
-        return True
 
     def _answer_together(self, size: int, items: Sequence[BatchItem], run: RunFunctions) -> list[_Arrays]:
         batcher = self._batcher(size)
@@ -162,6 +185,10 @@ class RequestBatcher:
         lengths = [self._length(item.shapes) or 0 for item in items]
         parts = balance_parts(lengths, self._n_parts(size, len(items)), batcher.max_rows)
         return batcher.answer_in_parts(items, parts, run)
+
+    def _has_batches(self, size: int) -> bool:
+        """Whether feeds of this size may run in one batch, as far as is known."""
+        return self._can_batch and self._batcher(size).can_batch
 
     def _max_rows(self) -> dict[int, int]:
         """The most rows of a batch, by size. A worker thread may add sizes meanwhile."""
