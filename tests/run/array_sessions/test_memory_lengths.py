@@ -216,3 +216,27 @@ def test_a_limit_follows_what_others_leave_of_a_budget(tmp_path: Path) -> None:
         assert not is_answered(session, 129)
         memory.release(other)
         assert_told(session, 256)
+
+
+def test_a_first_input_of_fixed_shape_leaves_the_limit_to_the_next(tmp_path: Path) -> None:
+    """The length of an input is that of the first input with open dimensions: its limit was never known."""
+    model = onnx.load(write_attention(tmp_path / "attention.onnx"))
+    scale = helper.make_tensor_value_info("scale", TensorProto.FLOAT, [1])
+    (made,) = model.graph.output
+    wide, made.name = made.name, "scaled"
+    model.graph.node.append(helper.make_node("Mul", [wide, "scale"], ["scaled"]))
+    model.graph.input.insert(0, scale)
+    onnx.save(model, tmp_path / "scaled.onnx")
+    with compile(tmp_path / "scaled.onnx", threads=1) as session:
+        assert session.inputs[0].name == "scale"
+        assert session.request(session.sample(37)).length == 37
+        needed = {}
+        for n in (16, 64):
+            session.run(session.sample(n))
+            needed[n] = session.memory.predicted_bytes
+    with compile(tmp_path / "scaled.onnx", threads=1, memory=needed[64]) as session:
+        session.answer(session.request(session.sample(8)))
+        most_n = session.most_length()
+        assert most_n is not None
+        assert most_n > 16
+        assert_told(session, most_n)

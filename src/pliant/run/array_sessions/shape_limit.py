@@ -5,6 +5,7 @@ from math import prod
 from typing import final
 
 from pliant.ir.port import Port
+from pliant.run.array_sessions.input_sizes import length_port
 from pliant.run.session.ports import Shapes, symbols
 
 _MOST_KEPT = 64
@@ -14,13 +15,14 @@ _MOST_KEPT = 64
 class ShapeLimit:
     """Sizes of open dimensions that there was no memory for: with as much or more of each, there is none.
 
-    `inputs` are the model's. The length of an input is the product of the open dimensions of the first one;
-    if it has none, there is no limit to tell.
+    `inputs` are the model's. The length of an input is that of `input_length`; if all shapes are fixed, there
+    is no limit to tell.
     """
 
     def __init__(self, inputs: Sequence[Port]) -> None:
         self._inputs = inputs
-        first = symbols(inputs[0]) if inputs and all(port.dims is not None for port in inputs) else ()
+        counted = length_port(inputs) if all(port.dims is not None for port in inputs) else None
+        first = () if counted is None else symbols(counted)
         self._open = tuple(s for s in first if s is not None)
         every = {s for port in inputs for s in symbols(port) if s is not None}
         self._is_one = len(self._open) == 1 == len(every)
