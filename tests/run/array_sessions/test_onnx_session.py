@@ -75,10 +75,10 @@ def test_at_most_so_many_images_are_kept() -> None:
 @pytest.mark.parametrize(
     ("memory", "limits"),
     [
-        (None, r"\. Give compile a larger `images=`, or `buck"),
+        (None, r"\. In Python, pliant.compile also has `images=` to keep more, and `buck"),
         (
             100_000,
-            r", within 100000 bytes of memory\. Give compile a larger `images=` or `memory=`, or `buck",
+            r", within 100000 bytes of memory\. Give more memory by `--memory`, in Python `mem",
         ),
     ],
 )

@@ -16,11 +16,13 @@ class Evictions:
     """
 
     def __init__(self, images: int, memory_bytes: int | None = None) -> None:
-        limit = "" if memory_bytes is None else f", within {memory_bytes} bytes of memory"
-        larger = "" if memory_bytes is None else " or `memory=`"
+        limit = larger = ""
+        if memory_bytes is not None:
+            limit = f", within {memory_bytes} bytes of memory"
+            larger = "Give more memory by `--memory`, in Python `memory=`. "
         self._why = (
-            f"only the last {images} are kept{limit}. Give compile a larger `images=`{larger}, or `buckets=` "
-            "to pad inputs to a few sizes."
+            f"only the last {images} are kept{limit}. {larger}In Python, pliant.compile also has `images=` "
+            "to keep more, and `buckets=` to pad inputs to a few sizes."
         )
         self._hashes: dict[int, None] = {}
         self._is_warned = False
