@@ -1,4 +1,4 @@
-"""Texts for ONNX models in `infer`: by the tokenizer beside the file, over REST and gRPC."""
+"""Texts for ONNX models and compiled ones in `infer`: by their tokenizer, over REST and gRPC."""
 
 import json
 from collections.abc import Iterator
@@ -12,13 +12,15 @@ import onnx
 import pytest
 
 from pliant.api.compile_onnx import compile
+from pliant.cli.compile import CompileArguments
+from pliant.cli.compile import compile as write_compiled
 from pliant.cli.shared.model_arguments import ModelArguments
 from pliant.ir.port import Port
 from pliant.models.onnx.onnx_text import open_onnx_text
 from pliant.serve.protocol.signature import Signature
 from pliant.serve.repository.model_entry import ModelEndpoints
 from tests.serve.nodes import ANY_PORT, PATIENCE_S, Running, fixed, running, running_models
-from tests.serve.openai.test_onnx_embeddings import INPUTS, text_graph
+from tests.serve.openai.test_onnx_embeddings import INPUTS, TABLE, TYPES, text_graph
 from tests.serve.test_routing import target_of, until
 from tests.tiny import tiny_spec, write_model
 
@@ -164,6 +166,36 @@ def test_an_upstream_without_a_tokenizer_answers_the_tokens(
         answer = infer(end, TEXTS)
         close(vectors(answer), expected, TEXTS)
         assert answer.json()["parameters"]["endpoint"] == "up"
+
+
+def test_a_compiled_directory_reads_texts_too(path: Path, tmp_path: Path, expected: Any) -> None:
+    """By the tokenizer that `pliant compile` copies into it: texts are padded to its length, and masked."""
+    tokenizers = pytest.importorskip("tokenizers", reason="tokenizers is not installed")
+    tokenizer = tokenizers.Tokenizer.from_file(str(path.parent / "tokenizer.json"))
+    dims = ["batch=1", "tokens=24"]
+    write_compiled(CompileArguments(model=str(path), output=tmp_path / "embeds", dim=dims, threads=2))
+    with served(tmp_path / "embeds", learn_s=0.3, compute_workers=2) as node, ThreadPoolExecutor(8) as pool:
+        asked = [TEXTS[i % len(TEXTS) :] + TEXTS[: i % len(TEXTS)] for i in range(40)]
+        for texts, answer in zip(asked, pool.map(lambda texts: infer(node, texts), asked), strict=True):
+            close(vectors(answer), expected, texts)
+        refused = infer(node, ["good " * 30])
+        assert (refused.status_code, "at most 24" in refused.text) == (400, True), refused.text
+
+        def embed(given: Any) -> Any:
+            body = {"model": "embeds", "input": given}
+            return httpx.post(f"{node.url}/v1/embeddings", json=body, timeout=PATIENCE_S)
+
+        found = embed(TEXTS).json()
+        close([one["embedding"] for one in found["data"]], expected, TEXTS)
+        assert found["usage"]["prompt_tokens"] == sum(len(tokenizer.encode(text).ids) for text in TEXTS)
+        given = [[1, 2, 3], [7], [5] * 24]
+        found = embed(given).json()
+        for tokens, one in zip(given, found["data"], strict=True):
+            wanted = TABLE[tokens].mean(axis=0) + TYPES[0]
+            np.testing.assert_allclose(one["embedding"], wanted, rtol=1e-5, atol=1e-6)
+        assert found["usage"]["prompt_tokens"] == 28
+        refused = embed([7] * 25)
+        assert (refused.status_code, "at most 24 tokens" in refused.text) == (400, True), refused.text
 
 
 def test_only_outputs_with_a_row_for_each_text_allow_several() -> None:

@@ -20,15 +20,17 @@ from pliant.api.model import (
 )
 from pliant.cli.library_summary import show_library
 from pliant.cli.shared.refuse_options import refuse_options
-from pliant.cli.shared.show import console, print_json, progress_bar
+from pliant.cli.shared.show import console, print_json, progress_bar, say
 from pliant.cli.shared.verb_options import LENGTH, Arithmetic, Json, Threads, resolve_for, shipped
 from pliant.cli.shared.weight_bits import parse_weights
 from pliant.compiler.aot.ahead_of_time import write_c
 from pliant.compiler.aot.compiled_directory import save
 from pliant.compiler.executable.call import Target
 from pliant.compiler.executable.image import Image
-from pliant.errors import InputError
+from pliant.errors import InputError, ModelError
+from pliant.ir.port import static_port
 from pliant.kernels.emit.isa import TARGETS, TargetName, host_isa
+from pliant.models.onnx.onnx_text import TEXT, open_onnx_text, text_folder
 from pliant.quantities import format_bytes, format_seconds, parse_bytes, parse_seconds
 from pliant.run.graph.schedule_graph import ScheduleReport
 from pliant.settings import thread_count
@@ -196,7 +198,7 @@ def _compile_graph(args: CompileArguments, model: OnnxGraph, for_cpu: Target) ->
         emitted = write_c(image, identifier(Path(args.model)), args.output)
         library, reason = emitted.library, emitted.reason
     elif args.output is not None:
-        save(image, args.output, model.identity)
+        save(image, args.output, model.identity, _text_files(model, image))
     said = CompileSummary(
         nodes=len(graph.nodes),
         calls=len(image.calls),
@@ -212,6 +214,19 @@ def _compile_graph(args: CompileArguments, model: OnnxGraph, for_cpu: Target) ->
         print_json(said)
         return
     _show(said, reason)
+
+
+def _text_files(model: OnnxGraph, image: Image) -> dict[str, Path]:
+    """Return the files by which the compiled model reads texts, by their names in its directory."""
+    ports = [static_port(name, type_) for name, type_ in image.inputs.items()]
+    folder = None if model.path is None else text_folder(model.path)
+    try:
+        if model.path is None or folder is None or open_onnx_text(model.path, ports) is None:
+            return {}
+    except ModelError as error:  # arrays do not need it
+        say(f"{model.name} reads no texts: {error}")
+        return {}
+    return {f"{TEXT}/{name}": folder / name for name in ("tokenizer.json", "config.json")}
 
 
 def parse_dims(texts: list[str] | None) -> dict[str, int]:

@@ -9,7 +9,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any, final
 
-from pliant.api.model import ElasticModel, EncoderModel, Model, OnnxGraph, RecurrentNetwork, unsupported_error
+from pliant.api.model import (
+    CompiledProgram,
+    ElasticModel,
+    EncoderModel,
+    Model,
+    OnnxGraph,
+    RecurrentNetwork,
+    unsupported_error,
+)
 from pliant.api.open_endpoint import open_endpoint
 from pliant.api.resolve import resolve
 from pliant.cli.shared.refuse_options import refuse_options
@@ -236,8 +244,8 @@ def _by_name(option: str, texts: tuple[str, ...], value: str, example: str) -> d
 
 
 def _text_reader(model: Model, session: Session[Any]) -> OnnxText | None:
-    """Return how an ONNX model reads text; a damaged tokenizer is logged, since arrays do not need it."""
-    if not isinstance(model, OnnxGraph) or model.path is None:
+    """Return how a model on arrays reads text; a damaged tokenizer is logged, since arrays do not need it."""
+    if not isinstance(model, OnnxGraph | CompiledProgram) or model.path is None:
         return None
     try:
         return open_onnx_text(model.path, session.inputs)

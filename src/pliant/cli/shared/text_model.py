@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pliant.api.model import ElasticModel, Model, OnnxGraph, StoreModel
+from pliant.api.model import CompiledProgram, ElasticModel, Model, OnnxGraph, StoreModel
 from pliant.cli.shared.text_lines import InputText, TextReader, make_readable
 from pliant.errors import InputError
 from pliant.ir.endpoint import Request
@@ -74,14 +74,14 @@ def text_examples(model: Model, texts: Sequence[InputText], is_truncating: bool)
 def _onnx_text(model: Model, inputs: Sequence[Port]) -> OnnxText:
     """Return how a model with these inputs reads text. Raises InputError for one that reads arrays."""
     text = None
-    if isinstance(model, OnnxGraph) and model.path is not None:
+    if isinstance(model, OnnxGraph | CompiledProgram) and model.path is not None:
         text = open_onnx_text(model.path, inputs)
     if text is None:
         named = ", ".join(f"{port.name}: {port}" for port in inputs)
         raise InputError(
             f"{model.name} is {model.kind} that reads arrays, {named}: give them as --input FILE.npz or "
-            "FILE.json. An ONNX model reads text if input_ids is among its inputs and tokenizer.json and "
-            "config.json are beside it."
+            "FILE.json. An ONNX model or a compiled one reads text if input_ids is among its inputs and "
+            "tokenizer.json and config.json are beside it."
         )
     return text
 

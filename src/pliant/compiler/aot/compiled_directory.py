@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
+from shutil import copyfile
 
 import msgspec
 import numpy as np
@@ -23,6 +24,7 @@ from pliant.system import map_file
 PROGRAM, WEIGHTS = "program.json", "weights.safetensors"
 VERSION = 2
 _CHUNK = 1 << 20
+_NO_FILES: Mapping[str, Path] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +64,11 @@ class CompiledDirectory:
     addresses: Mapping[str, int]
 
 
-def save(image: Image, out: Path, model: str | None = None) -> None:
+def save(image: Image, out: Path, model: str | None = None, files: Mapping[str, Path] = _NO_FILES) -> None:
     """Write `image` into the directory `out`, atomically; a compiled graph there is replaced.
 
-    `model` is the content hash of the source model: see `compiled_identity`. Raises InputError when `out` has
-    other contents or cannot be written.
+    `model` is the content hash of the source model: see `compiled_identity`. `files` are copied to their
+    names in the directory. Raises InputError when `out` has other contents or cannot be written.
     """
     with draft_of(out, PROGRAM) as draft:
         objects = write_objects(image, draft)
@@ -82,6 +84,9 @@ def save(image: Image, out: Path, model: str | None = None) -> None:
             objects={name: xxhash.xxh3_64_intdigest(data) for name, data in objects.items()},
             model=model,
         )
+        for name, path in files.items():
+            (draft / name).parent.mkdir(exist_ok=True)
+            copyfile(path, draft / name)
         text = msgspec.json.encode(manifest)
         whole = _File(VERSION, xxhash.xxh3_64_intdigest(text), msgspec.Raw(text))
         (draft / PROGRAM).write_bytes(msgspec.json.encode(whole))

@@ -1,4 +1,4 @@
-"""Text input for an ONNX model: the tokenizer and the labels stored beside its file."""
+"""Text input for an ONNX model: the tokenizer and the labels beside its file or in a compiled directory."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +13,10 @@ from pliant.ir.port import Port
 from pliant.models.hf.config import TEXT_FAMILIES, label_names, read_json
 from pliant.models.tokenizer import Tokenizer, open_tokenizer
 
+TEXT = "text"
+"""The folder of a compiled directory that holds tokenizer.json and config.json, which mark directories of
+other models.
+"""
 IDS, MASK, TYPES = "input_ids", "attention_mask", "token_type_ids"
 """The inputs of every text model that transformers exports; the last two may be missing."""
 _INTEGERS = ("int64", "int32")
@@ -70,6 +74,10 @@ class OnnxText:
     def max_tokens(self) -> int:
         return self.tokenizer.spec.max_tokens
 
+    def count_tokens(self, text: str) -> int:
+        """Tokens of a text, special ones included, without padding. Raises InputError as `feeds` does."""
+        return self.tokenizer.encode(text).n_tokens
+
     def feeds(self, text: str, pair: str | None = None) -> dict[str, np.ndarray]:
         """The model's inputs for a text or a pair: [1, tokens] each. Raises InputError as `encode` does."""
         encoded = self.tokenizer.encode(text, pair)
@@ -85,8 +93,7 @@ class OnnxText:
 def open_onnx_text(file: Path, inputs: Sequence[Port]) -> OnnxText | None:
     """The text input of the model in `file`; None if it has other inputs, or no tokenizer.json.
 
-    tokenizer.json is in the file's folder, or, if that is called `onnx`, in the parent folder, as on the hub.
-    Raises ModelError naming what is wrong with it or with config.json.
+    tokenizer.json is in `text_folder`. Raises ModelError naming what is wrong with it or with config.json.
     """
     ports = {port.name: port for port in inputs}
     if IDS not in ports or not ports.keys() <= {IDS, MASK, TYPES}:
@@ -94,7 +101,7 @@ def open_onnx_text(file: Path, inputs: Sequence[Port]) -> OnnxText | None:
     rows, fixed = dims if len(dims := ports[IDS].dims or ()) == 2 else (0, 0)
     if (isinstance(rows, int) and rows != 1) or any(port.dtype not in _INTEGERS for port in inputs):
         return None
-    folder = _folder(file)
+    folder = text_folder(file)
     if folder is None:
         return None
     config: _Config = read_json(folder / "config.json", _Config)
@@ -114,9 +121,14 @@ def open_onnx_text(file: Path, inputs: Sequence[Port]) -> OnnxText | None:
     )
 
 
-def _folder(file: Path) -> Path | None:
-    beside = file.absolute().parent
-    folders = (beside, beside.parent) if beside.name == "onnx" else (beside,)
+def text_folder(path: Path) -> Path | None:
+    """The folder that holds tokenizer.json of an ONNX file or a compiled directory; None without one.
+
+    It is `text` in the directory, or the folder that contains the path, or, if that is called `onnx`, its
+    parent, as on the hub.
+    """
+    beside = path.absolute().parent
+    folders = (path / TEXT, beside, beside.parent) if beside.name == "onnx" else (path / TEXT, beside)
     return next((folder for folder in folders if (folder / "tokenizer.json").is_file()), None)
 
 

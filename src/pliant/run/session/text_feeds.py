@@ -19,6 +19,10 @@ class TextReader(Protocol):
     @property
     def max_tokens(self) -> int: ...
 
+    def count_tokens(self, text: str) -> int:
+        """Tokens of a text, without padding. Raises InputError as `feeds` does."""
+        ...
+
     def feeds(self, text: str, pair: str | None = None) -> dict[str, np.ndarray]:
         """The inputs by name, of one row each. Raises InputError for a text that the model cannot read."""
         ...

@@ -30,6 +30,8 @@ class Embedder:
     read: Callable[[str], Mapping[str, np.ndarray]] | None
     fed: Mapping[str, int | None]
     """For each input the constant fed for every token; None for the token's id."""
+    n_tokens: int | None = None
+    """The number of tokens of a graph of a fixed shape with a mask: fewer are padded with 0 and masked."""
 
     def tensors(self, item: str | list[int]) -> Mapping[str, np.ndarray]:
         """Build the tensors of an input.
@@ -43,10 +45,16 @@ class Embedder:
                 return self.read(item)
             if not self.fed:
                 raise InputError(f"{self.name} reads no tokens; send texts.")
+            n_padding = 0 if self.n_tokens is None else self.n_tokens - len(item)
+            if n_padding < 0:
+                raise InputError(
+                    f"{self.name} reads at most {self.n_tokens} tokens, not {len(item)}; shorten the input."
+                )
             tokens = np.array([item], np.int64)
         except (OverflowError, UnicodeEncodeError) as error:
             raise InputError(f"an input cannot be read: {error}.") from error
-        return {x: tokens if as_ is None else np.full_like(tokens, as_) for x, as_ in self.fed.items()}
+        rows = {x: tokens if as_ is None else np.full_like(tokens, as_) for x, as_ in self.fed.items()}
+        return {x: np.pad(row, ((0, 0), (0, n_padding))) for x, row in rows.items()}
 
 
 def embedder(signature: Signature) -> Embedder | None:
@@ -68,7 +76,8 @@ def embedder(signature: Signature) -> Embedder | None:
     if None not in found.values() or len(found) != len(inputs) or not is_text:
         return None
     vectors = [port for port in signature.outputs if len(port.dims or ()) == 2 and port.dtype == "float32"]
-    return _of(signature, vectors, read, found)
+    fixed = inputs[0].dims[1] if 1 in found.values() and inputs[0].dims is not None else None
+    return _of(signature, vectors, read, found, fixed if isinstance(fixed, int) else None)
 
 
 def _text_tensor(text: str) -> Mapping[str, np.ndarray]:
@@ -80,7 +89,10 @@ def _of(
     vectors: list[Port],
     read: Callable[[str], Mapping[str, np.ndarray]] | None,
     fed: Mapping[str, int | None],
+    n_tokens: int | None = None,
 ) -> Embedder | None:
     dims = vectors[0].dims if len(vectors) == 1 else None
     width = dims[-1] if dims else None
-    return Embedder(signature.name, vectors[0], width, read, fed) if isinstance(width, int) else None
+    if not isinstance(width, int):
+        return None
+    return Embedder(signature.name, vectors[0], width, read, fed, n_tokens)

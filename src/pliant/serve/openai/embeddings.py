@@ -129,10 +129,19 @@ async def _answer(
         if asked.encoding_format == "base64":
             embedding = base64.b64encode(vector.astype("<f4").tobytes()).decode()
         data.append({"object": "embedding", "index": index, "embedding": embedding})
-    n = sum(one.length for one in found)
+    pairs = zip(_items(asked.input), found, strict=True)
+    n = sum(_count_tokens(node, embeds, item, one.length) for item, one in pairs)
     usage = {"prompt_tokens": n, "total_tokens": n}
     reply = {"object": "list", "data": data, "model": asked.model, "usage": usage}
     return Response(msgspec.json.encode(reply), media_type=JSON)
+
+
+def _count_tokens(node: ServingNode, embeds: Embedder, item: str | list[int], length: int) -> int:
+    """The tokens of an item, whose request has this length: that of a graph of a fixed shape is always 1."""
+    reader = node.served.text_reader
+    if embeds.n_tokens is None or (isinstance(item, str) and reader is None):
+        return length
+    return len(item) if reader is None or not isinstance(item, str) else reader.count_tokens(item)
 
 
 def _embedder(live: LeasedModel, asked: EmbeddingsRequest) -> Embedder:
