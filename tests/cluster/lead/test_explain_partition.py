@@ -50,7 +50,7 @@ def test_a_device_with_too_little_memory_is_named_with_both_sizes() -> None:
     said = explain(SPEC, _solved(d2=1000), "d0", LEAST_GAIN)
     (line,) = (one for one in said if one.startswith("d2 has"))
     assert format_bytes(1000) in line
-    assert "too little for all weights" in line
+    assert "too little for the whole model" in line
 
 
 def test_equal_shares_that_do_not_fit_are_flagged() -> None:

@@ -15,7 +15,7 @@ from pliant.cluster.member.ready_plan import ReadyPlan
 from pliant.cluster.watch.adapt import Topology
 from pliant.ir.capability import Capability, Drift, Interface, Links
 from pliant.ir.partition import Partition, Share
-from pliant.plan.split.stage_graphs import whole_weight_bytes
+from pliant.plan.split.activation_bytes import memory_bytes, whole_memory_bytes
 from tests.cluster.fakes import SyntheticSource
 from tests.plan.splits import bert, partition
 
@@ -101,7 +101,7 @@ def test_nothing_stands_once_it_may_be_another(found: PartitionCache) -> None:
 
 def test_memory_that_is_back_takes_a_search() -> None:
     """No time tells of it: with the devices as quick as before, a run would stay with its tiles."""
-    known, whole = PartitionCache(lambda: 0.0), whole_weight_bytes(SPEC)
+    known, whole = PartitionCache(lambda: 0.0), whole_memory_bytes(SPEC, 40)
     tiles = Partition("1d", "p", (Share("p", 0, 0), Share("a", 6, 24, 768), Share("b", 6, 16, 768)), 40)
     searches = []
 
@@ -117,6 +117,28 @@ def test_memory_that_is_back_takes_a_search() -> None:
         return len(searches) > before
 
     assert [is_searched(share) for share in (0.7, 0.8, 1.0, 2.0)] == [True, False, True, False]
+
+
+def test_a_partition_is_not_kept_for_lengths_that_it_has_no_memory_for() -> None:
+    """A slightly longer input has its rows in proportion, and needs more memory for activations."""
+    known, split = PartitionCache(lambda: 0.0), partition(SPEC, "ws", 3, 40, 1)
+    names = dict(zip(split.devices, PICTURE.capabilities, strict=True))
+    split = replace(
+        split,
+        primary=names[split.primary],
+        shares=tuple(replace(one, device=names[one.device]) for one in split.shares),
+    )
+    need = memory_bytes(SPEC, split)
+    devices = {n: replace(DEVICE, free_bytes=need[n]) for n in PICTURE.capabilities}
+    topology, searches = replace(PICTURE, capabilities=devices), []
+
+    def search() -> Partition:
+        searches.append(split)
+        return split
+
+    for tokens in (40, 39, 32, 48):
+        known.get(SPEC, tokens, topology, search)
+        assert len(searches) == (2 if tokens == 48 else 1)
 
 
 def test_searches_pause_while_what_was_found_does_about_as_well() -> None:

@@ -13,6 +13,7 @@ from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.models.encoder.encoder_architecture import PreparedInput
 from pliant.models.encoder.encoder_source import Encoder
+from pliant.plan.split.activation_bytes import activation_bytes
 from pliant.plan.split.stage_graphs import weight_bytes
 from pliant.store.store_encoder import open_stored_encoder
 from tests.cluster.coded import small_store
@@ -77,7 +78,10 @@ def test_what_is_held_is_what_was_planned(
     split = replace(partition(encoder.spec, mode, 3, TOKENS, seed), bits=(6, 3, 2))
     planned = weight_bytes(encoder.spec, split)
     for device in split.participants:
-        held = ModelShards(device, encoder, library, pool).prepare(split).weight_bytes
+        shard = ModelShards(device, encoder, library, pool).prepare(split)
+        held = shard.weight_bytes
+        if device in (*split.participants, split.primary):
+            assert activation_bytes(encoder.spec, split)[device] == shard.activation_bytes
         assert held <= planned[device]
         assert held >= 0.8 * planned[device] - 4096
 

@@ -30,7 +30,7 @@ from pliant.errors import ClusterError
 from pliant.ir.partition import Partition
 from pliant.models.encoder.encoder_source import EncoderSource
 from pliant.models.encoder.encoder_spec import EncoderSpec
-from pliant.plan.split.stage_graphs import weight_bytes, whole_weight_bytes
+from pliant.plan.split.activation_bytes import memory_bytes, whole_memory_bytes
 
 _LOAD_BPS = 200e6  # assumed rate of loading and packing weights, until a worker has shown its own
 _KNOWN = 64  # plans of earlier runs that are remembered, beside those that are held
@@ -317,7 +317,7 @@ class AdaptivePlanner:
         loads = {name: (ready.loaded_bytes, ready.load_s) for name, ready in answers.items()}
         loads[self._primary.name] = held.runner.loaded.n_bytes, held.runner.loaded.seconds
         self._load_Bps |= {name: n / seconds for name, (n, seconds) in loads.items() if n and seconds > 0}
-        need, whole_bytes = weight_bytes(spec, partition), whole_weight_bytes(spec)
+        need, whole_bytes = memory_bytes(spec, partition), whole_memory_bytes(spec, partition.tokens)
         self._plans[held.number] = PlanInputs(solved, need, whole_bytes)
         self._held.append(held)
         return held

@@ -8,7 +8,8 @@ from pliant.ir.bitwidths import WeightFormat
 from pliant.ir.capability import Capability
 from pliant.ir.partition import Partition
 from pliant.models.encoder.encoder_spec import EncoderSpec
-from pliant.plan.split.stage_graphs import weight_bytes
+from pliant.plan.split.activation_bytes import memory_bytes
+from pliant.quantities import format_bytes
 
 Bits = tuple[int, ...]
 """Bits of each layer; empty if matrices are float32."""
@@ -50,14 +51,14 @@ def choose_bits(
 
 
 def _fitting(spec: EncoderSpec, capabilities: Mapping[str, Capability], partition: Partition) -> Partition:
-    """Return the partition. Raises BudgetError if its weights do not fit, which not every rule checks."""
-    need = weight_bytes(spec, partition)
+    """Return the partition. Raises BudgetError if it does not fit in memory, which not every rule checks."""
+    need = memory_bytes(spec, partition)
     short = [name for name in partition.participants if need[name] > capabilities[name].free_bytes]
     if short:
         name = short[0]
         raise BudgetError(
-            f"{name} has {capabilities[name].free_bytes} bytes free, and its share of the weights takes "
-            f"{need[name]}: free some, or add a device."
+            f"{name} has {format_bytes(capabilities[name].free_bytes)} free, and its share of the weights "
+            f"and activations takes {format_bytes(need[name])}: free some, or add a device."
         )
     return partition
 

@@ -18,6 +18,7 @@ from pliant.plan.partition.baselines import coedge
 from pliant.plan.partition.partition_cost import to_partition
 from pliant.plan.partition.partitioner import Gains, choose_partition, solve
 from pliant.plan.partition.problem import PartitionProblem, pose
+from pliant.plan.split.activation_bytes import activation_bytes, memory_bytes
 from pliant.quantities import format_bytes
 
 PartitionChooser = Callable[[EncoderSpec, int, Mapping[str, Capability], Links, str], Partition]
@@ -56,15 +57,54 @@ def make_chooser(
                 return replace(_equal("ws" if mode == "auto" else mode, spec, tokens, names), bits=bits)
             if shares == "coedge":
                 return coedge(pose(spec, tokens, capabilities, links, primary, bits)).partition
-            if mode != "auto":
-                return _fixed(mode, pose(spec, tokens, capabilities, links, primary, bits), capabilities)
-            return choose_partition(
-                spec, tokens, capabilities, links, primary, bits=bits, rule="judged", least_gain=gains()
-            ).partition
+
+            def fastest(devices: Mapping[str, Capability]) -> Partition:
+                if mode != "auto":
+                    return _fixed(mode, pose(spec, tokens, devices, links, primary, bits), devices)
+                return choose_partition(
+                    spec, tokens, devices, links, primary, bits=bits, rule="judged", least_gain=gains()
+                ).partition
+
+            return within_memory(spec, capabilities, fastest)
 
         return choose_bits(spec, capabilities, weights, solved)
 
     return choose
+
+
+def within_memory(
+    spec: EncoderSpec,
+    capabilities: Mapping[str, Capability],
+    solve: Callable[[Mapping[str, Capability]], Partition],
+) -> Partition:
+    """Return the partition that `solve` finds with enough memory left on each device for its activations.
+
+    `solve` counts weights alone. If a device has no memory left for the activations of its share, they are
+    set aside and `solve` is called again. Raises BudgetError.
+    """
+    partition = solve(capabilities)
+    aside = dict.fromkeys(capabilities, 0)
+    while True:
+        need, used = memory_bytes(spec, partition), activation_bytes(spec, partition)
+        short = [name for name, n in need.items() if n > capabilities[name].free_bytes]
+        if not short:
+            return partition
+        if all(used[name] <= aside[name] for name in short):  # on a primary without a share
+            raise BudgetError(_no_room(partition.tokens, capabilities))
+        aside = {name: max(aside[name], used[name]) for name in aside}
+        rooms = {n: replace(c, free_bytes=max(c.free_bytes - aside[n], 0)) for n, c in capabilities.items()}
+        try:
+            partition = solve(rooms)
+        except BudgetError as error:
+            raise BudgetError(_no_room(partition.tokens, capabilities)) from error
+
+
+def _no_room(tokens: int, capabilities: Mapping[str, Capability]) -> str:
+    free = ", ".join(f"{n} ({format_bytes(c.free_bytes)})" for n, c in sorted(capabilities.items()))
+    return (
+        f"no split of the layers' weights, with the activations of {tokens} rows, was found for the free "
+        f"memory of {free}: give a shorter input, free some memory, or add a device."
+    )
 
 
 def _fixed(mode: Mode, problem: PartitionProblem, capabilities: Mapping[str, Capability]) -> Partition:

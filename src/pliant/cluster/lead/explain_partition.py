@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from pliant.cluster.lead.predict import Prediction, predict
 from pliant.cluster.net.activation_coding import Coding
 from pliant.cluster.watch.adapt import Topology, find_overloaded
-from pliant.ir.partition import Partition, Share
 from pliant.ir.program import Compute, Exchange, value
 from pliant.models.encoder.encoder_spec import EncoderSpec
 from pliant.plan.partition.baselines import predicted_s
@@ -17,7 +16,7 @@ from pliant.plan.partition.lower_bound import bound_s
 from pliant.plan.partition.partitioner import Gains, choose_partition
 from pliant.plan.partition.problem import PartitionProblem, pose
 from pliant.plan.partition.shortlist import MAX_DEVICES
-from pliant.plan.split.stage_graphs import weight_bytes
+from pliant.plan.split.activation_bytes import memory_bytes, whole_memory_bytes
 from pliant.quantities import format_bytes, format_seconds
 
 BOUND_S = 1.0
@@ -52,7 +51,7 @@ def explain(
 def misfits(need: Mapping[str, int], topology: Topology) -> tuple[str, ...]:
     """Return a sentence for every device whose share does not fit: the value, the limit, the remedy."""
     return tuple(
-        f"{name} needs {format_bytes(need[name])} for its weights and has "
+        f"{name} needs {format_bytes(need[name])} for its weights and activations and has "
         f"{format_bytes(topology.capabilities[name].free_bytes)} free: this plan cannot run. "
         "Free memory, leave the device out, or take --partition best."
         for name in find_overloaded(need, topology)
@@ -113,16 +112,14 @@ def _gain(judged: Decision, solved: Prediction, least_gain: Gains) -> Iterator[s
 def _memory(spec: EncoderSpec, solved: Prediction) -> Iterator[str]:
     """Yield the devices that cannot hold all weights, and those with enough memory but no share."""
     partition, devices = solved.partition, solved.topology.capabilities
-    name, tokens = partition.primary, partition.tokens
-    whole = weight_bytes(spec, Partition("ws", name, (Share(name, spec.n_heads, tokens),), tokens))[name]
-    need = weight_bytes(spec, partition)
+    whole, need = whole_memory_bytes(spec, partition.tokens), memory_bytes(spec, partition)
     for name, device in devices.items():
         takes = (
             "takes no share" if name not in partition.participants else f"holds {format_bytes(need[name])}"
         )
         if device.free_bytes < whole:
             yield (
-                f"{name} has {format_bytes(device.free_bytes)} free, too little for all weights "
+                f"{name} has {format_bytes(device.free_bytes)} free, too little for the whole model "
                 f"({format_bytes(whole)}): it {takes}"
             )
         elif name not in partition.participants:

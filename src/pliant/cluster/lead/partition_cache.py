@@ -11,7 +11,7 @@ from pliant.cluster.net.activation_coding import Coding
 from pliant.cluster.watch.adapt import Topology, find_overloaded, find_recovered, reason_to_solve
 from pliant.ir.partition import Partition
 from pliant.models.encoder.encoder_spec import EncoderSpec
-from pliant.plan.split.stage_graphs import weight_bytes, whole_weight_bytes
+from pliant.plan.split.activation_bytes import memory_bytes, whole_memory_bytes
 
 _NEAR = 1.25
 """Lengths that differ by a larger factor need their own search."""
@@ -37,6 +37,12 @@ class _CacheEntry:
         before = self.solved.partition.tokens
         return max(before, tokens) <= _NEAR * min(before, tokens) and now_s - self.found_s <= _FRESH_S
 
+    def fits(self, tokens: int, topology: Topology) -> bool:
+        """Return whether devices have memory for so many tokens, with rows in proportion."""
+        before = self.solved.partition
+        need = self.need if tokens <= before.tokens else memory_bytes(self.spec, before.resize(tokens))
+        return not find_overloaded(need, topology)
+
     def is_current(self, topology: Topology) -> bool:
         """Return whether no change since would concern a search and be noticeable in a layer's time."""
         before, participants = self.solved.topology, self.solved.partition.participants
@@ -54,9 +60,8 @@ class _CacheEntry:
         solved, before = self.solved, self.solved.partition.tokens
         if max(before, tokens) > _FAR * min(before, tokens):
             return False
-        if solved.topology.capabilities.keys() != topology.capabilities.keys() or find_overloaded(
-            self.need, topology
-        ):
+        is_of_all = solved.topology.capabilities.keys() == topology.capabilities.keys()
+        if not is_of_all or not self.fits(tokens, topology):
             return False
         return layer_seconds(solved, topology) <= _WORSE * solved.layer_s
 
@@ -101,7 +106,7 @@ class PartitionCache:
         now_s = self._clock()
         near = [one for one in reversed(self._found) if one.is_near(tokens, now_s)]
         latest = next((one for one in near if one.spec == spec), None)
-        if latest is not None and latest.is_current(topology):
+        if latest is not None and latest.is_current(topology) and latest.fits(tokens, topology):
             return predict(spec, latest.solved.partition.resize(tokens), topology, coding)
         larger = next((one for one in near if _is_part(spec, one.spec) and one.is_current(topology)), None)
         if larger is None and may_pause and self.is_paused:
@@ -119,7 +124,7 @@ class PartitionCache:
             solved = predict(spec, partition, topology, coding)
         else:
             solved = self._derive_from_larger(spec, larger, tokens, topology, coding)
-        need, whole_bytes = weight_bytes(spec, solved.partition), whole_weight_bytes(spec)
+        need, whole_bytes = memory_bytes(spec, solved.partition), whole_memory_bytes(spec, tokens)
         found = _CacheEntry(spec, solved, need, whole_bytes, now_s)
         self._found = (*self._found, found)[-_MOST:]
         return solved
@@ -140,7 +145,7 @@ class PartitionCache:
         cut = whole.resize(tokens, spec.n_heads, columns, spec.n_layers)
         few = cut.participants if self._is_free and cut.mode == "ws" and len(cut.participants) > 1 else ()
         alone = [cut.on_device(device) for device in few]
-        fits = [one for one in alone if not find_overloaded(weight_bytes(spec, one), topology)]
+        fits = [one for one in alone if not find_overloaded(memory_bytes(spec, one), topology)]
         every = (predict(spec, one, topology, coding) for one in (cut, *fits))
         return min(every, key=lambda one: one.seconds)
 

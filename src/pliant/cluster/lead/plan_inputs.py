@@ -10,7 +10,7 @@ from pliant.cluster.watch.adapt import Topology
 
 @dataclass(frozen=True, slots=True)
 class PlanInputs:
-    """A plan's inputs, the bytes of each device's weights, and those of all layers."""
+    """A plan's inputs, the bytes of each device's weights and activations, and those of the whole model."""
 
     solved: Prediction
     need: Mapping[str, int]

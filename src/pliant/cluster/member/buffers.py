@@ -13,8 +13,9 @@ import numpy as np
 
 from pliant.ir.program import Exchange, TensorPart
 from pliant.kernels.runtime.aligned_memory import aligned_floats
+from pliant.plan.split.activation_bytes import BufferKey, buffer_boxes, buffer_key, is_layer_input
 from pliant.plan.split.stage_graphs import StagePort, inputs, outputs
-from pliant.plan.split.stages import DeviceStage, TensorRegion
+from pliant.plan.split.stages import DeviceStage
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -23,15 +24,6 @@ class BufferCopy:
 
     target: np.ndarray
     source: np.ndarray
-
-
-@dataclass(frozen=True, slots=True)
-class _Key:
-    """Identifies an array: `columns` of a tensor or, if a port joins several tensors, of that `port`."""
-
-    tensor: str
-    columns: range
-    port: str = ""
 
 
 @final
@@ -45,19 +37,16 @@ class Buffers:
         self._x = tuple(aligned_floats(tokens, hidden) for _ in range(2))
         for x in self._x:
             x[...] = 0.0
-        self._boxes: dict[_Key, TensorPart] = {}
-        self._made: dict[str, tuple[_Key, TensorPart]] = {}
-        self._read: dict[str, list[tuple[_Key, TensorPart]]] = {}
+        self._made: dict[str, tuple[BufferKey, TensorPart]] = {}
+        self._read: dict[str, list[tuple[BufferKey, TensorPart]]] = {}
         stages = tuple(stages)
+        self._boxes = buffer_boxes(stages)
         for stage in stages:
             for port in outputs(stage):
-                self._note(stage, port)
-                self._made[port.regions[0].tensor] = _key(stage, port), port.regions[0].part
-        for stage in stages:
+                self._made[port.regions[0].tensor] = buffer_key(stage, port), port.regions[0].part
             for port in inputs(stage):
-                self._note(stage, port)
                 for region in port.regions:
-                    self._read.setdefault(region.tensor, []).append((_key(stage, port), region.part))
+                    self._read.setdefault(region.tensor, []).append((buffer_key(stage, port), region.part))
         self._arrays = {key: aligned_floats(box.n_rows, box.n_columns) for key, box in self._boxes.items()}
 
     @property
@@ -75,20 +64,20 @@ class Buffers:
 
     def port(self, stage: DeviceStage, port: StagePort) -> np.ndarray:
         """The array of a port: complete rows, so contiguous."""
-        if _is_x(port.regions[0]):
+        if is_layer_input(port.regions[0]):
             return _cut(self._x_of(port.regions[0].tensor), port.box, 0, 0)
-        return self._view(_key(stage, port), port.box)
+        return self._view(buffer_key(stage, port), port.box)
 
     def copies_before(self, stage: DeviceStage) -> tuple[BufferCopy, ...]:
         """The copies of this device's own results that the stage needs first."""
         found = []
         for port in inputs(stage):
             for region in port.regions:
-                if _is_x(region) or region.tensor not in self._made:
+                if is_layer_input(region) or region.tensor not in self._made:
                     continue
                 made, part = self._made[region.tensor]
                 shared = part.shared(region.part)
-                key = _key(stage, port)
+                key = buffer_key(stage, port)
                 if shared is not None and key != made:
                     found.append(BufferCopy(self._view(key, shared), self._view(made, shared)))
         return tuple(found)
@@ -110,32 +99,12 @@ class Buffers:
                 return self._view(key, work.part)
         raise AssertionError(f"no stage here reads '{work}'")
 
-    def _note(self, stage: DeviceStage, port: StagePort) -> None:
-        if _is_x(port.regions[0]):
-            return
-        key, box = _key(stage, port), port.box
-        known = self._boxes.get(key, box)
-        first = min(known.first_row, box.first_row)
-        end = max(known.rows.stop, box.rows.stop)
-        self._boxes[key] = TensorPart(first, end - first, box.first_column, box.n_columns)
-
     def _x_of(self, tensor: str) -> np.ndarray:
         return self.x(int(tensor.removeprefix("x.")))
 
-    def _view(self, key: _Key, part: TensorPart) -> np.ndarray:
+    def _view(self, key: BufferKey, part: TensorPart) -> np.ndarray:
         box = self._boxes[key]
         return _cut(self._arrays[key], part, box.first_row, box.first_column)
-
-
-def _key(stage: DeviceStage, port: StagePort) -> _Key:
-    tensors = {region.tensor for region in port.regions}
-    if len(tensors) == 1:
-        return _Key(tensors.pop(), port.box.columns)
-    return _Key(stage.kernel, port.box.columns, port.name)
-
-
-def _is_x(region: TensorRegion) -> bool:
-    return region.tensor.startswith("x.")
 
 
 def _cut(array: np.ndarray, part: TensorPart, first_row: int, first_column: int) -> np.ndarray:

@@ -19,7 +19,7 @@ from pliant.run.memory_use import MemoryUse, scratch_part
 from pliant.system import rss_bytes, trim_heap
 
 SPARE_BYTES = 48 << 20
-"""Memory kept free beside weights: for reading a layer, for activations, and for other processes. When
+"""Memory kept free: for reading a layer, for the input and the head, and for other processes. When
 other processes use it, models release as much: without a reserve, the kernel's OOM killer ends a process.
 """
 
@@ -74,6 +74,10 @@ class LocalStageBuilder:
     def weight_bytes(self) -> int:
         return sum(shards.weight_bytes for shards in list(self._shards.values()))
 
+    @property
+    def activation_bytes(self) -> int:
+        return sum(shards.activation_bytes for shards in list(self._shards.values()))
+
     def bytes_of(self, source: EncoderSource) -> int:
         """Return the bytes of a model's weights held here, including its input and head."""
         shards = self._shards.get(source.whole.identity)
@@ -96,5 +100,10 @@ class LocalStageBuilder:
 
 
 def free_bytes_for_models(builder: LocalStageBuilder) -> Callable[[], int]:
-    """Return a function for models' available memory: free memory minus a reserve, plus held weights."""
-    return lambda: max(0, free_memory_bytes() + builder.weight_bytes - SPARE_BYTES)
+    """Return a function for models' available memory: free memory minus a reserve, plus what they hold."""
+
+    def free_bytes() -> int:
+        held_bytes = builder.weight_bytes + builder.activation_bytes
+        return max(0, free_memory_bytes() + held_bytes - SPARE_BYTES)
+
+    return free_bytes

@@ -72,6 +72,11 @@ class ModelShards:
         return self._forms.weight_bytes
 
     @property
+    def activation_bytes(self) -> int:
+        """Bytes of the activations of the layers, of all shards."""
+        return sum(shard.activation_bytes for shard in list(self._made))
+
+    @property
     def end_bytes(self) -> int:
         """Bytes of the weights held for the input and the head; all lengths share them."""
         return sum(array.nbytes for array in self._end_weights())
@@ -183,8 +188,11 @@ class Shard:
             for bits in set(bits_of[first:])
         }
         self._arena = Arena()
-        used = [one.form for one in compiled.values()] + [end.form for end in ends.values()]
-        self._arena.resize(max((form.image.arena_bytes for form in used), default=0))
+        inside = max((one.form.image.arena_bytes for one in compiled.values()), default=0)
+        at_ends = max((end.form.image.arena_bytes for end in ends.values()), default=0)
+        self._arena.resize(max(inside, at_ends))
+        self.activation_bytes = inside + self._buffers.n_bytes
+        """Bytes of the tensors of its layers, without those of the input and the head."""
         self._ports: dict[str, dict[str, np.ndarray]] = {}
         self._ends = {kernel: self._bind_end(kernel, end) for kernel, end in ends.items()}
         self._weights: dict[WeightKey, np.ndarray] = {}

@@ -1,12 +1,13 @@
 """Accuracies that a cluster offers: the whole model's, and those of submodels on its weights (STI 3)."""
 
-from collections import Counter, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from math import prod
 from statistics import median
 from types import MappingProxyType
 from typing import final
 
+from pliant.cluster.lead.plan_memory import alternating_bytes
 from pliant.cluster.lead.predict import Prediction
 from pliant.cluster.watch.adapt import find_overloaded
 from pliant.errors import BudgetError, ClusterError
@@ -16,7 +17,6 @@ from pliant.ir.partition import Partition
 from pliant.ir.times.bounded_level import has_moved
 from pliant.ir.times.timing import Timing
 from pliant.models.encoder.encoder_source import Encoder
-from pliant.plan.split.stage_graphs import weight_bytes
 from pliant.plan.submodel.mixed_bits_accuracy import MixedBitsAccuracy
 
 _LENGTHS = (8, 32, 128, 512)
@@ -90,13 +90,13 @@ def times_of_parts(
     memory does not suffice beside the whole model and the submodels before.
     """
     found, last = {}, max(plans)
-    held = Counter(weight_bytes(whole.spec, *(solved.partition for solved in plans.values())))
+    held = alternating_bytes(whole.spec, [solved.partition for solved in plans.values()])
     for part in parts:
         try:
             own = {n: solve(n, part) for n in plans}
         except (BudgetError, ClusterError):
             continue
-        need = held + Counter(weight_bytes(part.spec, *(solved.partition for solved in own.values())))
+        need = held + alternating_bytes(part.spec, [solved.partition for solved in own.values()])
         if not find_overloaded(need, plans[last].topology):
             held = need
             share = own[last].seconds / max(plans[last].seconds, _LEAST_S)

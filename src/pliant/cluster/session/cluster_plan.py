@@ -12,6 +12,7 @@ from pliant.ir.program import Program
 from pliant.ir.times.bounds import AdaptiveBound
 from pliant.ir.times.timing import Timing, is_in_time
 from pliant.models.encoder.encoder_spec import EncoderSpec
+from pliant.plan.split.activation_bytes import memory_bytes
 from pliant.plan.split.stage_graphs import weight_bytes
 
 
@@ -19,8 +20,8 @@ from pliant.plan.split.stage_graphs import weight_bytes
 class ClusterPlan:
     """A plan: each device's share and weights, and the predicted times. It prints as a page.
 
-    95 of 100 runs stay under `bound_s`, judged by the latest ones. `misfits` name devices whose weights do
-    not fit in their memory; `reasons` explain the plan, if requested.
+    95 of 100 runs stay under `bound_s`, judged by the latest ones. `misfits` name devices whose weights
+    and activations do not fit in their memory; `reasons` explain the plan, if requested.
     """
 
     mode: Mode
@@ -55,7 +56,6 @@ def plan_of(
     reasons: tuple[str, ...] = (),
 ) -> ClusterPlan:
     """Return the plan of a solved partition; `bound` has observed earlier runs."""
-    need = weight_bytes(spec, solved.partition)
     return ClusterPlan(
         mode=solved.partition.mode,
         partition=solved.partition,
@@ -63,9 +63,9 @@ def plan_of(
         bound_s=bound.correct(Timing(solved.seconds, solved.seconds)).p95_s,
         layer_s=solved.layer_s,
         deadline_s=deadline_s,
-        weight_bytes=need,
+        weight_bytes=weight_bytes(spec, solved.partition),
         program=solved.program,
         spans=solved.spans,
-        misfits=misfits(need, solved.topology),
+        misfits=misfits(memory_bytes(spec, solved.partition), solved.topology),
         reasons=reasons,
     )

@@ -13,7 +13,7 @@ from pliant.models.encoder.encoder_spec import EncoderSpec
 from pliant.models.encoder.part_builder import EncoderPart as GraphPart
 from pliant.models.encoder.part_builder import IndexRange, WeightBlock
 from pliant.plan.split.split_program import HEAD, INPUT
-from pliant.plan.split.stages import DeviceStage, TensorRegion, stages, tiles_of
+from pliant.plan.split.stages import DeviceStage, StageKind, TensorRegion, stages, tiles_of
 from pliant.store.coding.matrix import coded_bytes, saves_bytes
 
 
@@ -34,29 +34,38 @@ class StagePort:
 
 def graph_part(spec: EncoderSpec, partition: Partition, stage: DeviceStage) -> GraphPart:
     """Return the stage's graph, the same for all layers."""
-    p, device, rows, f = partition, stage.device, stage.rows, stage.forward
-    n_terms = len(_stacks(stage))
-    match stage.kind:
+    if stage.kind in ("mix", "up", "down"):
+        return _tile(spec, partition, stage)
+    is_of_heads = stage.kind in ("attend", "attend_mix")
+    cut = partition.heads(stage.device) if is_of_heads else partition.columns(stage.device)
+    return part_of_kind(spec, stage.kind, stage.rows, stage.forward, cut, len(_stacks(stage)))
+
+
+def part_of_kind(
+    spec: EncoderSpec, kind: StageKind, rows: int, forward: int | None, cut: range, n_terms: int
+) -> GraphPart:
+    """Return the graph of a stage that is no tile: its heads or columns are `cut`, it sums `n_terms`."""
+    match kind:
         case "attend":
-            return parts.attention_part(spec, rows, _span(p.heads(device)))
+            return parts.attention_part(spec, rows, _span(cut))
         case "rest":
             return parts.row_wise_part(spec, rows)
         case "attend_mix":
-            return parts.attention_product_part(spec, rows, _span(p.heads(device)))
+            return parts.attention_product_part(spec, rows, _span(cut))
         case "reduce":
-            if f is None:
+            if forward is None:
                 return parts.after_attention_part(spec, rows, n_terms)
-            return parts.after_feed_forward_part(spec, rows, f, n_terms)
+            return parts.after_feed_forward_part(spec, rows, forward, n_terms)
         case "feed_forward":
-            assert f is not None, stage
-            return parts.feed_forward_part(spec, rows, f, _span(p.columns(device)))
+            assert forward is not None, kind
+            return parts.feed_forward_part(spec, rows, forward, _span(cut))
         case "activate":
-            assert f is not None, stage
-            return parts.activation_part(spec, rows, f, _span(p.columns(device)), n_terms)
+            assert forward is not None, kind
+            return parts.activation_part(spec, rows, forward, _span(cut), n_terms)
         case "mix" | "up" | "down":
-            return _tile(spec, p, stage)
+            raise AssertionError(f"{kind} is a tile")
         case _:
-            assert_never(stage.kind)
+            assert_never(kind)
 
 
 def inputs(stage: DeviceStage) -> tuple[StagePort, ...]:
