@@ -14,7 +14,7 @@ from typing import Any
 
 import pliant
 from pliant.api.open_cluster import MemberStatus
-from pliant.cluster.lead.adaptive_planner import Switch
+from pliant.cluster.lead.plan_inputs import Switch
 from pliant.cluster.lead.run_log import Fault
 from pliant.cluster.session.cluster_details import ClusterDetails
 from pliant.cluster.session.cluster_plan import ClusterPlan

@@ -11,7 +11,7 @@ from pliant.api.open_encoder import encoder_of
 from pliant.cluster.net.key import Key, default_path, read_key
 from pliant.errors import BudgetError, InputError
 from pliant.ir.dilation import Dilation
-from pliant.plan.split.stage_graphs import whole_weight_bytes
+from pliant.plan.split.activation_bytes import whole_memory_bytes
 from pliant.quantities import format_bytes, parse_bytes
 from pliant.run.process_memory import MemoryBudget, Reservation
 from pliant.settings import cache_folder
@@ -49,7 +49,7 @@ def reserve_weights(
     limit = memory_source(memory)
     if limit is None:
         encoder = encoder_of(model, cache_folder(cache))
-        n_bytes = whole_weight_bytes(encoder.spec)
+        n_bytes = whole_memory_bytes(encoder.spec, encoder.spec.max_rows)
         encoder.release()
     else:
         n_bytes = limit()

@@ -13,6 +13,7 @@ import numpy as np
 from pliant.errors import InputError
 from pliant.ir.curve import OUT_OF_REACH_S, Curve, limit
 from pliant.ir.reply import Reply
+from pliant.ir.times.timing import Timing
 
 ACCURACY_TOLERANCE = 1e-9
 """Accuracies that differ by less count as equal."""
@@ -64,6 +65,13 @@ class Estimate:
     seconds: float
     accuracy: float | None = None
     bound_s: float | None = None
+
+    def after(self, first: Timing | None) -> "Estimate":
+        """Return the estimate of an answer before which something else takes `first`."""
+        if first is None:
+            return self
+        bound_s = None if self.bound_s is None else self.bound_s + first.p95_s
+        return replace(self, seconds=self.seconds + first.median_s, bound_s=bound_s)
 
 
 @dataclass(frozen=True, slots=True)

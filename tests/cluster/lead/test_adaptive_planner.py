@@ -185,7 +185,7 @@ def test_runs_that_took_longer_than_predicted_put_their_plan_in_doubt() -> None:
             for _ in range(2):
                 held = planner.begin(cluster.source, 8, ())
                 assert held.partition.participants == ("p", "a")
-                details_of(record(held, planner.prediction_of(held), 3.0), planner, margins)
+                details_of(record(held, planner.inputs_of(held).solved, 3.0), planner, margins)
             assert planner.begin(cluster.source, 8, ()).partition.participants == ("p",)
 
 

@@ -6,7 +6,7 @@ Decides with `adapt` on the topology; solves with a given function; lets `Primar
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import final
 
@@ -16,7 +16,7 @@ from pliant.cluster.lead.lead_run import Pause
 from pliant.cluster.lead.margin import PlanKind, kind_of
 from pliant.cluster.lead.partition_cache import PartitionCache
 from pliant.cluster.lead.plan_distribution import PlanNotReadyError, select_recent
-from pliant.cluster.lead.plan_inputs import LayerEstimate, PlanChange, PlanInputs
+from pliant.cluster.lead.plan_inputs import LayerEstimate, LoadRates, PlanChange, PlanInputs, Switch
 from pliant.cluster.lead.plan_memory import fits, new_bytes
 from pliant.cluster.lead.predict import Prediction, is_next, is_search_futile, layer_seconds, repredict
 from pliant.cluster.lead.primary import Primary
@@ -32,16 +32,7 @@ from pliant.models.encoder.encoder_source import EncoderSource
 from pliant.models.encoder.encoder_spec import EncoderSpec
 from pliant.plan.split.activation_bytes import memory_bytes, whole_memory_bytes
 
-_LOAD_BPS = 200e6  # assumed rate of loading and packing weights, until a worker has shown its own
 _KNOWN = 64  # plans of earlier runs that are remembered, beside those that are held
-
-
-@dataclass(frozen=True, slots=True)
-class Switch:
-    """A change of plan inside a run: the first segment, and the reason."""
-
-    segment: int
-    reason: str
 
 
 @final
@@ -68,14 +59,14 @@ class AdaptivePlanner:
         self._known = TopologyTracker(primary, free_bytes, is_measuring=is_measuring, on_event=on_event)
         self._coding, self._is_adaptive, self._on_event = coding, is_adaptive, on_event
         self._plans: dict[int, PlanInputs] = {}
-        self._found = PartitionCache(primary.clock, is_free=is_measuring)
+        self.found = PartitionCache(primary.clock, is_free=is_measuring)
         self._held: list[ReadyPlan] = []
         self._pending: Future[PlanChange | None] | None = None
         self._better: PlanChange | None = None
         self._tight: ReadyPlan | None = None
         self._stuck: set[int] = set()
         self._felt: LayerEstimate | None = None
-        self._load_Bps: dict[str, float] = {}
+        self._rates = LoadRates()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="pliant-steer")
         self._without: frozenset[str] = frozenset()
         self.switches: list[Switch] = []
@@ -175,7 +166,7 @@ class AdaptivePlanner:
         topology = self._known.snapshot(without)
         links = scale_links(topology.links, self._coding)
         search = partial(self._choose, spec, tokens, topology.capabilities, links, self._primary.name)
-        return self._found.get(spec, tokens, topology, search, self._coding, may_pause=may_pause)
+        return self.found.get(spec, tokens, topology, search, self._coding, may_pause=may_pause)
 
     def measure(self, source: EncoderSource, tokens: int, *, is_beside: bool = False) -> None:
         """Measure devices without a measurement of this model, and links to new devices (Hepti 4.1).
@@ -190,7 +181,7 @@ class AdaptivePlanner:
         """Use devices again that were excluded as slow, and search anew for plans that are held; return
         whether there are any such devices.
         """
-        self._found.clear()
+        self.found.clear()
         for number, plan in list(self._plans.items()):
             self._plans[number] = replace(plan, solved=replace(plan.solved, is_due=True))
         return self._known.reconsider()
@@ -200,7 +191,7 @@ class AdaptivePlanner:
 
         A plan of another kind is then used instead, even if it is predicted to be slower.
         """
-        self._found.drop(kind)
+        self.found.drop(kind)
         for number, plan in list(self._plans.items()):
             if kind_of(plan.solved.partition) == kind:
                 self._plans[number] = replace(plan, is_doubted=True)
@@ -212,9 +203,23 @@ class AdaptivePlanner:
         self._held = [held for held in self._held if held.source.whole.identity != source.whole.identity]
         self._primary.plans.forget(self._held)
 
-    def prediction_of(self, held: ReadyPlan) -> Prediction:
+    @property
+    def topology(self) -> Topology:
+        """The devices that a plan may use now, and the links."""
+        return self._known.snapshot()
+
+    @property
+    def held(self) -> tuple[ReadyPlan, ...]:
+        """The plans that are held ready; thread-safe."""
+        return tuple(self._held)
+
+    def load_s(self, source: EncoderSource, partition: Partition) -> float:
+        """Return the seconds to load a partition's weights that no device holds; thread-safe."""
+        return self._rates.seconds(new_bytes(source, partition, self.held))
+
+    def inputs_of(self, held: ReadyPlan) -> PlanInputs:
         """Return the inputs of a plan that was begun here."""
-        return self._plans[held.number].solved
+        return self._plans[held.number]
 
     def _reason(self, current: ReadyPlan, *, is_felt: bool = False) -> str | None:
         """Why to solve again; with `is_felt` any drift counts, else its predicted effect on a layer."""
@@ -247,7 +252,7 @@ class AdaptivePlanner:
         """Return whether a change may save more than a search takes; otherwise the next run is replanned."""
         solved = self._plans[current.number].solved
         now_s = self._layer_s(solved, self._known.snapshot(self._without))
-        return n_layers * adapt.most_saved_s(solved.layer_s, now_s) > self._found.search_s
+        return n_layers * adapt.most_saved_s(solved.layer_s, now_s) > self.found.search_s
 
     def _is_here(self, partition: Partition) -> bool:
         return set(partition.participants) <= self._known.here(self._without)
@@ -268,7 +273,7 @@ class AdaptivePlanner:
             is_of_all = plan.solved.topology.capabilities.keys() == here
             if is_same and is_of_all and self._primary.plans.is_held(held):
                 self._held = [*(one for one in self._held if one is not held), held]
-                is_due = (plan.solved.is_due or plan.is_doubted) and not self._found.is_paused
+                is_due = (plan.solved.is_due or plan.is_doubted) and not self.found.is_paused
                 if not self._is_adaptive or not (is_due or self._reason(held) or self._recovered(held)):
                     return held
                 anew = self.solve(source.spec, tokens, self._without)
@@ -286,10 +291,10 @@ class AdaptivePlanner:
         return None
 
     def _hold(self, source: EncoderSource, solved: Prediction) -> ReadyPlan:
-        """Have a plan held ready while nothing runs: in place if memory does not suffice beside the others.
+        """Have a plan held ready while nothing runs: in place if memory suffices for no other beside it.
 
-        A plan of the same partition that is still held is used again; the others are freed if memory does not
-        suffice for them. Raises PlanNotReadyError naming members that cannot.
+        A plan of the same partition that is still held is used again; the earlier ones are freed if memory
+        does not suffice for them. Raises PlanNotReadyError naming members that cannot.
         """
         for held in self._held:
             is_same = held.partition == solved.partition and held.source.identity == source.identity
@@ -300,9 +305,12 @@ class AdaptivePlanner:
                     self._forget([held])
                 self._plans[held.number] = replace(self._plans[held.number], solved=solved, is_doubted=False)
                 return held
-        if fits(source, solved, self._held):
-            return self._prepare(source, solved)
-        return self._prepare(source, solved, is_in_place=True)
+        beside = self._held
+        while beside and not fits(source, solved, beside):
+            beside = beside[(len(beside) + 1) // 2 :]
+        if beside:
+            self._forget(beside)
+        return self._prepare(source, solved, is_in_place=bool(self._held) and not beside)
 
     def _prepare(self, source: EncoderSource, solved: Prediction, *, is_in_place: bool = False) -> ReadyPlan:
         spec, partition = source.spec, solved.partition
@@ -316,9 +324,10 @@ class AdaptivePlanner:
             raise
         loads = {name: (ready.loaded_bytes, ready.load_s) for name, ready in answers.items()}
         loads[self._primary.name] = held.runner.loaded.n_bytes, held.runner.loaded.seconds
-        self._load_Bps |= {name: n / seconds for name, (n, seconds) in loads.items() if n and seconds > 0}
+        self._rates.observe(loads)
         need, whole_bytes = memory_bytes(spec, partition), whole_memory_bytes(spec, partition.tokens)
-        self._plans[held.number] = PlanInputs(solved, need, whole_bytes)
+        load_s = max(seconds for _, seconds in loads.values())
+        self._plans[held.number] = PlanInputs(solved, need, whole_bytes, load_s=load_s)
         self._held.append(held)
         return held
 
@@ -351,7 +360,7 @@ class AdaptivePlanner:
             4 * tokens * spec.hidden * len(set(solved.partition.participants) - set(participants))
         )
         is_beside = fits(source, solved, [current])
-        load_s = self._load_s(source, solved.partition)
+        load_s = self.load_s(source, solved.partition)
         times = (load_s, x_s) if is_beside else (0.0, x_s + load_s)
         must = adapt.find_overloaded(plan.need, solved.topology)
         if not must and not is_worthwhile(now.layer_s, solved.layer_s, n_layers, *times):
@@ -379,10 +388,6 @@ class AdaptivePlanner:
             is_due = now.is_due or bool(is_back)  # weights may become more precise, though not quicker
             self._plans[current.number] = replace(plan, solved=replace(now, is_due=is_due))
         return found
-
-    def _load_s(self, source: EncoderSource, partition: Partition) -> float:
-        new = new_bytes(source, partition, self._held)
-        return max(n / self._load_Bps.get(name, _LOAD_BPS) for name, n in new.items())
 
     def _take_pending(self) -> PlanChange | None:
         pending, self._pending = self._pending, None

@@ -17,9 +17,12 @@ from pliant.models.encoder.encoder_spec import EncoderSpec
 from pliant.plan.partition.baselines import coedge
 from pliant.plan.partition.partition_cost import to_partition
 from pliant.plan.partition.partitioner import Gains, choose_partition, solve
-from pliant.plan.partition.problem import PartitionProblem, pose
+from pliant.plan.partition.problem import ITEMSIZE, PartitionProblem, pose
 from pliant.plan.split.activation_bytes import activation_bytes, memory_bytes
 from pliant.quantities import format_bytes
+
+_TRIES = 5
+"""Searches at most, all but the first with memory set aside for activations."""
 
 PartitionChooser = Callable[[EncoderSpec, int, Mapping[str, Capability], Links, str], Partition]
 """Returns the partition of so many tokens over these devices, led by the named primary."""
@@ -65,7 +68,7 @@ def make_chooser(
                     spec, tokens, devices, links, primary, bits=bits, rule="judged", least_gain=gains()
                 ).partition
 
-            return within_memory(spec, capabilities, fastest)
+            return within_memory(spec, tokens, capabilities, fastest)
 
         return choose_bits(spec, capabilities, weights, solved)
 
@@ -74,29 +77,30 @@ def make_chooser(
 
 def within_memory(
     spec: EncoderSpec,
+    tokens: int,
     capabilities: Mapping[str, Capability],
     solve: Callable[[Mapping[str, Capability]], Partition],
 ) -> Partition:
     """Return the partition that `solve` finds with enough memory left on each device for its activations.
 
     `solve` counts weights alone. If a device has no memory left for the activations of its share, they are
-    set aside and `solve` is called again. Raises BudgetError.
+    set aside and `solve` is called again, a few times. Raises BudgetError.
     """
-    partition = solve(capabilities)
-    aside = dict.fromkeys(capabilities, 0)
-    while True:
-        need, used = memory_bytes(spec, partition), activation_bytes(spec, partition)
-        short = [name for name, n in need.items() if n > capabilities[name].free_bytes]
-        if not short:
-            return partition
-        if all(used[name] <= aside[name] for name in short):  # on a primary without a share
-            raise BudgetError(_no_room(partition.tokens, capabilities))
-        aside = {name: max(aside[name], used[name]) for name in aside}
-        rooms = {n: replace(c, free_bytes=max(c.free_bytes - aside[n], 0)) for n, c in capabilities.items()}
+    least = 2 * ITEMSIZE * tokens * spec.hidden  # of every device that takes part
+    aside, rooms = dict.fromkeys(capabilities, least), capabilities
+    for _ in range(_TRIES):
         try:
             partition = solve(rooms)
         except BudgetError as error:
-            raise BudgetError(_no_room(partition.tokens, capabilities)) from error
+            if rooms is capabilities:
+                raise
+            raise BudgetError(_no_room(tokens, capabilities)) from error
+        need, used = memory_bytes(spec, partition), activation_bytes(spec, partition)
+        if all(n <= capabilities[name].free_bytes for name, n in need.items()):
+            return partition
+        aside = {name: max(aside[name], used[name]) for name in aside}
+        rooms = {n: replace(c, free_bytes=max(c.free_bytes - aside[n], 0)) for n, c in capabilities.items()}
+    raise BudgetError(_no_room(tokens, capabilities))
 
 
 def _no_room(tokens: int, capabilities: Mapping[str, Capability]) -> str:

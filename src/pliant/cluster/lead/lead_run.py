@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from threading import Lock
 from typing import Protocol, final
@@ -61,7 +61,8 @@ class RunRecord:
 
     `tasks` and `plans` are those of the segments, `spans` count from the start of the run. An exchange lasts
     from its hand-over, or the arrival of the previous one, until its arrival. A step whose times are missing,
-    because its member failed or reported too late, counts as skipped.
+    because its member failed or reported too late, counts as skipped. Before it, the plan was made ready in
+    `begin_s`.
     """
 
     answer: np.ndarray
@@ -71,6 +72,7 @@ class RunRecord:
     program: Program
     spans: tuple[Span, ...]
     faults: tuple[Fault, ...]
+    begin_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +142,7 @@ class RunLeader:
             def begin(number: int, without: Collection[str]) -> ReadyPlan:
                 return self._planner.begin(source, tokens, {*others, *without}, number)
 
+            asked_s = self._primary.clock()
             run = _RunState(begin(0, ()), feeds, begin)
             self._primary.log.follow(run.held)
             start_s = self._primary.clock()
@@ -152,7 +155,7 @@ class RunLeader:
                 raise
             answer = run.held.runner.answer()
             seconds = self._primary.clock() - start_s
-            return self._record_run(run, answer, start_s, seconds)
+            return replace(self._record_run(run, answer, start_s, seconds), begin_s=start_s - asked_s)
 
     def _attempt(self, run: _RunState) -> SegmentTask:
         """Announce the remaining segments after the last commit, in a new epoch; return the next turn."""

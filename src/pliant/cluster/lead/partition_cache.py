@@ -9,6 +9,7 @@ from pliant.cluster.lead.margin import PlanKind, kind_of
 from pliant.cluster.lead.predict import Prediction, layer_seconds, predict
 from pliant.cluster.net.activation_coding import Coding
 from pliant.cluster.watch.adapt import Topology, find_overloaded, find_recovered, reason_to_solve
+from pliant.errors import BudgetError
 from pliant.ir.partition import Partition
 from pliant.models.encoder.encoder_spec import EncoderSpec
 from pliant.plan.split.activation_bytes import memory_bytes, whole_memory_bytes
@@ -76,6 +77,7 @@ class PartitionCache:
     def __init__(self, clock: Callable[[], float], *, is_free: bool = True) -> None:
         self._clock, self._is_free = clock, is_free
         self._found: tuple[_CacheEntry, ...] = ()
+        self._roomy: dict[EncoderSpec, Partition] = {}
         self.search_s = 0.0
         """Duration of the latest search."""
         self._search_from_s = -inf
@@ -117,7 +119,13 @@ class PartitionCache:
             if before is not None:
                 return replace(self._derive_from_larger(spec, before, tokens, topology, coding), is_due=True)
         if larger is None:
-            partition = search()
+            try:
+                partition = search()
+            except BudgetError:
+                kept = self._find_roomy(spec, tokens, topology)
+                if kept is None:
+                    raise
+                partition = kept
             ended_s = self._clock()
             self.search_s = ended_s - now_s
             self._search_from_s = ended_s + self.search_s / _SHARE
@@ -128,6 +136,18 @@ class PartitionCache:
         found = _CacheEntry(spec, solved, need, whole_bytes, now_s)
         self._found = (*self._found, found)[-_MOST:]
         return solved
+
+    def keep(self, spec: EncoderSpec, partition: Partition) -> None:
+        """Keep a partition for a long input, to use with fewer rows where a search finds none."""
+        self._roomy[spec] = partition
+
+    def _find_roomy(self, spec: EncoderSpec, tokens: int, topology: Topology) -> Partition | None:
+        """Return the partition kept for a model, with so many rows, if there is memory for it."""
+        kept = self._roomy.get(spec)
+        if kept is None or not {*kept.participants} <= topology.capabilities.keys():
+            return None
+        found = kept.resize(tokens)
+        return None if find_overloaded(memory_bytes(spec, found), topology) else found
 
     def _find_acceptable(self, spec: EncoderSpec, tokens: int, topology: Topology) -> _CacheEntry | None:
         """Return the latest that performs about as well as when found, of this model or the whole one."""

@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from pliant.cluster.lead.adaptive_planner import AdaptivePlanner, Switch
+from pliant.cluster.lead.adaptive_planner import AdaptivePlanner
 from pliant.cluster.lead.join_spans import segment_ends
 from pliant.cluster.lead.lead_run import RunRecord
 from pliant.cluster.lead.margin import Margins
+from pliant.cluster.lead.plan_inputs import Switch
 from pliant.cluster.lead.predict import Prediction
 from pliant.cluster.lead.run_log import Fault
 from pliant.ir.capability import Links
@@ -46,7 +47,7 @@ def details_of(led: RunRecord, planner: AdaptivePlanner, margins: Margins) -> Cl
 
     If a kind of plan must save more from now on, `planner` searches anew for its plans of that kind.
     """
-    solved = [planner.prediction_of(held) for held in led.plans]
+    solved = [planner.inputs_of(held).solved for held in led.plans]
     predicted = _predicted(led.program, solved)
     is_whole = all(span.state is SpanState.RAN for span in led.spans)
     if is_whole and not led.faults and len({held.number for held in led.plans}) == 1:

@@ -1,5 +1,10 @@
 """The feeds of a cluster's session: a text, or arrays as the encoder reads them."""
 
+from collections.abc import Mapping
+from math import prod
+
+import numpy as np
+
 from pliant.errors import InputError
 from pliant.ir.port import Port
 from pliant.models.encoder.encoder_architecture import Feeds
@@ -16,13 +21,19 @@ def feeds_of(encoded: TokenizedInput) -> Feeds:
     return {"ids": encoded.ids, "types": encoded.types}
 
 
-def read_feeds(
-    session: TextSession[object], reads_text: bool, given: FeedsLike, pair: str | None = None
-) -> Feeds:
+def open_items(port: Port, longest: Mapping[str, np.ndarray]) -> int:
+    """Return the product of the open dimensions of `port` in the feeds of the longest input."""
+    sizes = zip(longest[port.name].shape, port.dims or (), strict=True)
+    return int(prod(n for n, dim in sizes if dim is None))
+
+
+def read_feeds(session: TextSession[object], given: str | FeedsLike, pair: str | None = None) -> Feeds:
     """Return the encoder's feeds, without the first dimension. Raises InputError that names the misfit."""
+    if not isinstance(given, Mapping):
+        return feeds_of(session.encode(given, pair))
     if pair is not None:
         raise InputError("`pair` belongs to a text: feed `types` beside `ids` instead.")
-    if given.keys() == {"text"} and reads_text:
+    if given.keys() == {"text"} and TEXT in session.inputs:
         text = given["text"]
         return feeds_of(session.encode(text if isinstance(text, str) else text_of(given, session.max_length)))
     ports = {port.name: port for port in (*session.inputs, _TYPES) if port is not TEXT}

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import inf, prod
+from math import inf
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, final, overload
 
 import numpy as np
@@ -12,9 +12,10 @@ from pliant.cluster.lead.explain_partition import explain
 from pliant.cluster.lead.predict import Prediction
 from pliant.cluster.lead.status_report import ClusterStatus
 from pliant.cluster.session import cluster_levels
-from pliant.cluster.session.cluster_details import ClusterDetails, details_of
-from pliant.cluster.session.cluster_feeds import feeds_of, read_feeds
+from pliant.cluster.session.cluster_details import ClusterDetails
+from pliant.cluster.session.cluster_feeds import feeds_of, open_items, read_feeds
 from pliant.cluster.session.cluster_plan import ClusterPlan, plan_of
+from pliant.cluster.session.cluster_runner import ClusterRunner
 from pliant.cluster.session.shared_primary import SharedPrimary
 from pliant.errors import BudgetError, InputError
 from pliant.ir.curve import Curve
@@ -22,7 +23,7 @@ from pliant.ir.endpoint import Estimate, Request, ServiceLevel
 from pliant.ir.port import Port
 from pliant.ir.reply import Reply
 from pliant.ir.times.bounded_level import scale_curve
-from pliant.ir.times.bounds import AdaptiveBound
+from pliant.ir.times.limited_levels import check_length
 from pliant.ir.times.timing import Timing
 from pliant.models.encoder.encoder_architecture import Feeds
 from pliant.models.encoder.encoder_source import Encoder
@@ -89,15 +90,14 @@ class ClusterSession(TextSession[ClusterDetails]):
             self.outputs = (Port("answer", "float32", (1, None, encoder.spec.hidden)),)
         self.is_closed, self._used = False, {encoder}
         self._target_s: float | None = None
-        self._bound, self._delays = AdaptiveBound(), cluster_levels.AnswerDelays()
+        self._delays = cluster_levels.AnswerDelays()
         self._is_open_ended = not self.inputs[-1].is_static
         self._length = min(_LENGTH, self.max_length) if self._is_open_ended else self.max_length
         self._workers: tuple[str, ...] | None = ()
         self._longest, self._probed_s, self._prior = 0, -inf, Curve(((0, 0.0),))
         self._is_probe = self._is_stale = self._is_followed = False
-        port, longest = self.inputs[-1], self.sample(self.max_length)
-        sizes = zip(longest[port.name].shape, port.dims or (), strict=True)
-        self._max_items = int(prod(n for n, dim in sizes if dim is None))
+        self._runner = ClusterRunner(name, encoder, primary)
+        self._max_items = open_items(self.inputs[-1], self.sample(self.max_length))
 
     def __repr__(self) -> str:
         state = "closed" if self.is_closed else f"led by {self._primary.name}"
@@ -147,13 +147,13 @@ class ClusterSession(TextSession[ClusterDetails]):
         Measures unmeasured devices and links (seconds); loads nothing. Raises InputError for an invalid
         length.
         """
-        return plan_of(self.encoder.spec, self._predict(length), self._bound, self._target_of(latency))
+        return plan_of(self.encoder.spec, self._predict(length), self._runner.bound, self._target_of(latency))
 
     def explain(self, length: int, latency: str | float | None = None) -> ClusterPlan:
         """Like `plan_at`, with reasons: each mode's time, single devices', memory, savings; slower."""
         spec, primary, solved = self.encoder.spec, self._primary, self._predict(length)
         reasons = explain(spec, solved, primary.name, primary.margins.least_gain, primary.coding)
-        return plan_of(spec, solved, self._bound, self._target_of(latency), reasons)
+        return plan_of(spec, solved, self._runner.bound, self._target_of(latency), reasons)
 
     def retarget(self, latency: str | float) -> None:
         """Judge replies and plans by another latency.
@@ -228,7 +228,7 @@ class ClusterSession(TextSession[ClusterDetails]):
 
     def request(self, feeds: FeedsLike) -> Request:
         """Return the request for `text`, or for arrays; tokenizes at once. Raises InputError."""
-        read = self._read(feeds)
+        read = read_feeds(self, feeds)
         return Request(self.encoder.rows(read), tensors=read)
 
     def sample(self, length: int, seed: int = 0) -> dict[str, np.ndarray]:
@@ -256,14 +256,24 @@ class ClusterSession(TextSession[ClusterDetails]):
 
     def levels(self) -> tuple[ServiceLevel, ...]:
         """Return the submodels, worst first, and the whole model."""
-        return self.planned_levels.at(super().levels()[-1])
+        (whole,) = self._level.at(self._expected_curve, self.best)
+        return self._limited.at(self.planned_levels.at(whole), self.most_length())
+
+    def most_length(self, like: Request | None = None) -> int | None:
+        return self._runner.reach.most_n
+
+    def compiling(self, request: Request) -> Timing | None:
+        i, plans = cluster_levels.pick_level(self.levels(), request), self.planned_levels
+        return self._runner.compiling(plans, min(i, len(plans.sources) - 1), request.length)
 
     def estimate(self, request: Request) -> Estimate:
         """Return the estimate for the level that `answer` would choose now. Raises BudgetError."""
         self.curve(request.accuracy_floor or 0.0)
         levels, n = self.levels(), request.length
+        check_length(self.name, n, self.most_length())
         level = levels[cluster_levels.pick_level(levels, request)]
-        return Estimate(level.curve.at(n), level.accuracy, level.bound_curve.at(n))
+        found = Estimate(level.curve.at(n), level.accuracy, level.bound_curve.at(n))
+        return found.after(self.compiling(request))
 
     def look_again(self) -> None:
         """Predict times again if the usable workers, or the times of answers, have changed."""
@@ -278,15 +288,16 @@ class ClusterSession(TextSession[ClusterDetails]):
         """
         self.curve(request.accuracy_floor or 0.0)
         n, levels = request.length, self.planned_levels  # another thread may replace them meanwhile
-        told = levels.at(super().levels()[-1])
+        told = levels.at(self._level.at(self._expected_curve, self.best)[-1])
         i = len(told) - 1 if self._is_probe else cluster_levels.pick_level(told, request)
         self._used.add(levels.sources[i])
         self._is_probe, start_s = False, time.perf_counter()
         feeds = request.tensors if request.text is None else feeds_of(self.encode(request.text))
-        reply = self._infer(feeds, start_s, self._target_s, source=levels.sources[i])
+        reply = self._infer(feeds, start_s, self._target_s, levels.sources[i])
+        ready_s = reply.seconds - self._thread.loaded_s
         with self._timing.lock:
-            self._record_seconds(n, whole_s := levels.observe(i, n, told[i].curve.at(n), reply.seconds))
-            self._delays.observe(reply.details.predicted_s, reply.seconds - reply.waited_s)
+            self._record_seconds(n, whole_s := levels.observe(i, n, told[i].curve.at(n), ready_s))
+            self._delays.observe(reply.details.predicted_s, ready_s - reply.waited_s)
             self._is_stale |= (reply.accuracy or 1.0) < (told[i].accuracy or 0.0)  # plans have other bits
             ratio = reply.details.predicted_s / self._prior.at(n) if i == len(told) - 1 else 1.0
             if reply.details.switches or not 1 / _OTHER <= ratio <= _OTHER:
@@ -325,11 +336,14 @@ class ClusterSession(TextSession[ClusterDetails]):
         usable, is_first = self._primary.usable_workers(), self._times is None
         with self._primary.exclusive() as leader:
             new = leader.planner.newcomers(self.encoder)
+            self._is_stale |= not is_first and self._runner.reach.is_stale(leader.planner.topology)
         if is_first or new or self._is_stale or usable != self._workers:
             has_come = bool(new) or (not is_first and not {*usable} <= {*(self._workers or ())})
             self._workers, self._is_stale = None, False  # after an error, the next look follows again
             longest, is_open = inf if is_first else self._longest, self._is_open_ended
-            lengths, near = cluster_levels.lengths_to_plan(self.max_length, longest, is_open_ended=is_open)
+            most = self._runner.search_reach(self._predict) if is_open else self.max_length
+            lengths, near = cluster_levels.lengths_to_plan(most, longest, is_open_ended=is_open)
+            self._length = min(self._length, most)
             plans = {n: self._predict(n) for n in near}
             self._prior = cluster_levels.times_of(plans, self._prior, lengths)
             self.expect(self._delays.over(self._prior), self._delays.spread(self._prior.at(self._length)))
@@ -346,15 +360,11 @@ class ClusterSession(TextSession[ClusterDetails]):
         self, value: str | FeedsLike, pair: str | None, latency: str | float | None, is_alone: bool = False
     ) -> Reply[ClusterDetails]:
         start_s, target_s = time.perf_counter(), self._target_of(latency)
-        feeds = self._read(value, pair) if isinstance(value, Mapping) else feeds_of(self.encode(value, pair))
-        return self._infer(feeds, start_s, target_s, is_alone=is_alone)
-
-    def _read(self, given: FeedsLike, pair: str | None = None) -> Feeds:
-        return read_feeds(self, self._tokenizer is not None, given, pair)
+        return self._infer(read_feeds(self, value, pair), start_s, target_s, self.encoder, is_alone)
 
     def _answers(self, asked: Sequence[TextInput], target_s: float | None) -> list[Reply[ClusterDetails]]:
         target_s = self._target_s if target_s is None else target_s
-        return [self._infer(feeds_of(one.encoded), one.start_s, target_s) for one in asked]
+        return [self._infer(feeds_of(one.encoded), one.start_s, target_s, self.encoder) for one in asked]
 
     def _run(self, feeds: FeedsLike, out: Feeds | None) -> dict[str, np.ndarray]:
         outputs = self(feeds).outputs
@@ -366,35 +376,23 @@ class ClusterSession(TextSession[ClusterDetails]):
         return {"outputs": {"answer": numbers[None]}} if is_hidden else super().outputs_of(numbers)
 
     def _infer(
-        self,
-        feeds: Feeds,
-        start_s: float,
-        target_s: float | None,
-        *,
-        is_alone: bool = False,
-        source: Encoder | None = None,
+        self, feeds: Feeds, start_s: float, target_s: float | None, source: Encoder, is_alone: bool = False
     ) -> Reply[ClusterDetails]:
         """Return the reply to the encoder's feeds, requested at `start_s`, by the model or a submodel."""
         prepared = self.encoder.prepare(feeds)
-        ready_s = time.perf_counter()
-        with self._primary.exclusive() as leader:
-            self._check_open()
-            waited_s = time.perf_counter() - ready_s
-            led = leader.lead.run(source or self.encoder, prepared.rows, prepared.feeds, is_alone=is_alone)
-            seconds = time.perf_counter() - start_s
-            details = details_of(led, leader.planner, self._primary.margins)
-            self._bound.observe(Timing(details.predicted_s, details.predicted_s), details.run_s)
-            accuracy = None if self._accuracy is None else self._accuracy.at(details.partitions[1:-1])
-            if source in (None, self.encoder) and accuracy is not None and self._promised is not None:
-                self._promised = min(self._promised, accuracy)
+        ran = self._runner.run(source, prepared, self._check_open, is_alone=is_alone)
+        self._thread.loaded_s = ran.ready_s
+        accuracy = None if self._accuracy is None else self._accuracy.at(ran.details.partitions[1:-1])
+        if source is self.encoder and accuracy is not None and self._promised is not None:
+            self._promised = min(self._promised, accuracy)
         self._length, self._longest = prepared.rows, max(prepared.rows, self._longest)
         return Reply(
             endpoint=self.name,
-            seconds=seconds,
-            details=details,
+            seconds=ran.ended_s - start_s,
+            details=ran.details,
             length=prepared.rows,
-            waited_s=waited_s,
+            waited_s=ran.waited_s,
             target_s=target_s,
             accuracy=accuracy,
-            **self.outputs_of(np.asarray(led.answer, np.float32)),
+            **self.outputs_of(np.asarray(ran.led.answer, np.float32)),
         )

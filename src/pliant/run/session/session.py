@@ -18,7 +18,7 @@ from pliant.ir.port import Port
 from pliant.ir.reply import Reply
 from pliant.ir.times.bounded_level import BoundedLevel
 from pliant.ir.times.fit import FitSettings, LocalTimes
-from pliant.ir.times.limited_levels import LimitedLevels
+from pliant.ir.times.limited_levels import LimitedLevels, check_length
 from pliant.ir.times.timing import Timing
 from pliant.kernels.runtime.fork_safe_lock import ForkSafeLock
 from pliant.run.emulated_device import EmulatedDevice
@@ -258,20 +258,10 @@ class Session(ABC, Generic[D]):
         """The estimated time of `answer` now; fast, and safe to call during `answer` on another thread.
         Raises BudgetError for too long an input or too high an accuracy floor.
         """
-        curve, n, most_n = (
-            self.curve(request.accuracy_floor or 0.0),
-            request.length,
-            self.most_length(request),
-        )
-        if most_n is not None and n > most_n:
-            raise BudgetError(
-                f"an input of length {n} needs more memory than {self.name} has, which is enough for "
-                f"{most_n}: give it a shorter input, or more memory."
-            )
+        curve, n = self.curve(request.accuracy_floor or 0.0), request.length
+        check_length(self.name, n, self.most_length(request))
         seconds, bound_s = curve.at(n), self.levels()[-1].bound_curve.at(n)
-        if (compiling := self.compiling(request)) is not None:
-            seconds, bound_s = seconds + compiling.median_s, bound_s + compiling.p95_s
-        return Estimate(seconds, self.best, max(seconds, bound_s))
+        return Estimate(seconds, self.best, max(seconds, bound_s)).after(self.compiling(request))
 
     def answer(self, request: Request) -> Reply[D]:
         """The reply to a request, whatever its deadline. Raises BudgetError for an accuracy floor that cannot
