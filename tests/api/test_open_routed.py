@@ -18,7 +18,7 @@ from pliant.cluster.net.key import default_path, new_key
 from pliant.errors import BudgetError, DeadlineError, InputError, NodeError
 from pliant.ir.dilation import Dilation
 from pliant.ir.reply import Reply
-from pliant.plan.split.stage_graphs import whole_weight_bytes
+from pliant.plan.split.activation_bytes import whole_memory_bytes
 from pliant.route.choice.energy import LTE, PowerModel
 from pliant.run.process_memory import MemoryBudget
 from pliant.serve.answers.answer_energy import AnswerEnergy
@@ -175,6 +175,26 @@ def test_the_cluster_answers_where_the_device_is_slow_and_the_device_where_the_w
             assert isinstance(session(TEXTS[0]).details, RoutedDetails)
 
 
+def test_texts_too_long_for_the_memory_of_a_cluster_are_answered_here(
+    source: str, tmp_path: Path, expected: list[np.ndarray]
+) -> None:
+    """The cluster is quicker, but has memory for the activations of short texts only."""
+    key, spec = write_key(tmp_path / "key", new_key()), open_encoder(source, tmp_path).spec
+    memory, long = whole_memory_bytes(spec, 8), "an affecting journey through a small town"
+    with (
+        Cluster("127.0.0.1:0", key=key, threads=1, patience=PATIENT, memory=memory) as cluster,
+        routed(source, cluster=cluster, dilation=Dilation(compute=3000.0)) as session,
+    ):
+        n_long = session.request({"text": long}).length
+        assert n_long > 8
+        until(lambda: session(TEXTS[0]).endpoint == "cluster")
+        rows = {row.target: row for row in session.explain(n_long).candidates}
+        assert (rows["cluster"].constraint, rows["cluster"].most_n) == ("memory", 8)
+        assert chosen(session, n_long) == "local"
+        assert session(long).endpoint == "local"
+        assert session(TEXTS[0]).endpoint == "cluster"
+
+
 def test_a_cluster_that_a_session_leads_reserves_its_weights_in_the_shared_budget(
     source: str, expected: list[np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,7 +203,8 @@ def test_a_cluster_that_a_session_leads_reserves_its_weights_in_the_shared_budge
     (tmp_path / "pliant").mkdir()
     write_key(tmp_path / "pliant" / "cluster.key", new_key())
     (port,) = unused_ports(1)
-    address, needed = f"127.0.0.1:{port}", whole_weight_bytes(open_encoder(source, tmp_path).spec)
+    spec = open_encoder(source, tmp_path).spec
+    address, needed = f"127.0.0.1:{port}", whole_memory_bytes(spec, spec.max_rows)
 
     budget = MemoryBudget(10**8)
     with pliant.open(source, threads=1, memory=budget, cluster=address) as session:

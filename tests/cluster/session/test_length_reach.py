@@ -16,13 +16,13 @@ from pliant.plan.split.activation_bytes import memory_bytes, whole_memory_bytes
 from tests.plan.clusters import cluster
 from tests.plan.splits import bert
 
-SPEC = replace(bert(24, 4, 32, 2), max_rows=40)
+SPEC = replace(bert(24, 4, 32, 2), max_rows=28)
 
 
 def short_of_memory(seed: int) -> Topology:
     """Two devices, none of which has memory for the longest inputs."""
     devices, links = cluster(seed, 2)
-    rng, whole = np.random.default_rng(seed), whole_memory_bytes(SPEC, 24)
+    rng, whole = np.random.default_rng(seed), whole_memory_bytes(SPEC, 16)
     rooms = {
         name: replace(one, free_bytes=int(whole * rng.uniform(0.4, 1.1))) for name, one in devices.items()
     }
@@ -45,7 +45,7 @@ def solver(topology: Topology, cache: PartitionCache) -> Callable[[int], Predict
     return solve
 
 
-@pytest.mark.parametrize("seed", [0, 2, 4, 6])
+@pytest.mark.parametrize("seed", [0, 4])
 def test_every_length_up_to_the_longest_has_a_plan_that_fits(seed: int) -> None:
     """And none of those a sixteenth longer has one, so that levels promise what can be answered."""
     topology, cache, reach = short_of_memory(seed), PartitionCache(lambda: 0.0), LengthReach()
