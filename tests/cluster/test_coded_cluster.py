@@ -14,6 +14,7 @@ from pliant.errors import BudgetError
 from pliant.ir.partition import Partition, Share
 from pliant.kernels.emit.isa import host_isa
 from pliant.kernels.runtime.jit import Library
+from pliant.plan.split.activation_bytes import activation_bytes
 from pliant.plan.split.stage_graphs import weight_bytes
 from pliant.store.manifest import AccuracyEntry, AccuracyTable, put_accuracy
 from pliant.store.read import open_store
@@ -46,10 +47,10 @@ def store(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def twelfth(store: Path) -> int:
-    """Of the layers in float32."""
+    """Of the layers in float32, and the activations of the whole model."""
     spec = open_stored_encoder(store).spec
     alone = Partition("ws", "a", (Share("a", spec.n_heads, TOKENS),), TOKENS)
-    return weight_bytes(spec, alone)["a"] // 12
+    return weight_bytes(spec, alone)["a"] // 12 + activation_bytes(spec, alone)["a"]
 
 
 @pytest.fixture(scope="module")

@@ -40,11 +40,11 @@ def memory_source(memory: str | int | None) -> Callable[[], int] | None:
 def reserve_weights(
     budget: MemoryBudget, model: Model, memory: str | int | None, cache: Path | None = None
 ) -> Iterator[int]:
-    """Yield the limit of `model`'s weights on a cluster's primary, reserved in `budget` within the context.
+    """Yield the limit of `model`'s layers on a cluster's primary, reserved in `budget` within the context.
 
-    The limit is `memory` (`@PATH` is read now), by default the bytes of all layers in float32, with which
-    this device can answer without workers. Other sessions free weights for it. Raises BudgetError, with the
-    missing bytes, if the budget cannot hold it, and ModelError or StoreError if the model cannot be read.
+    The limit is `memory` (`@PATH` is read now), by default the bytes of all layers in float32, and of the
+    activations of the longest input, with which this device can answer without workers. Other sessions free
+    weights for it. Raises BudgetError, with the missing bytes, if the budget cannot hold it, and ModelError or StoreError if the model cannot be read.
     """
     limit = memory_source(memory)
     if limit is None:
