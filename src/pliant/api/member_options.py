@@ -44,7 +44,8 @@ def reserve_weights(
 
     The limit is `memory` (`@PATH` is read now), by default the bytes of all layers in float32, and of the
     activations of the longest input, with which this device can answer without workers. Other sessions free
-    weights for it. Raises BudgetError, with the missing bytes, if the budget cannot hold it, and ModelError or StoreError if the model cannot be read.
+    weights for it. Raises BudgetError, with the missing bytes, if the budget cannot hold it, and ModelError
+    or StoreError if the model cannot be read.
     """
     limit = memory_source(memory)
     if limit is None:

@@ -42,8 +42,8 @@ class Cluster:
     Workers join at `listen` with `pliant worker --join` and must have the same `key` (a file, or the
     default one of `pliant cluster key`). Names are unique in a cluster; the default `name` is "primary-" and
     six random digits, so that two primaries on one machine differ. `memory` limits weights and activations
-    on this device, `mode` fixes Hepti's mode, `shares` are the best, equal or CoEdge's, `exchange` is the type
-    in which activations are sent. With `weights` of 1 to 6 bits the matrices of a store stay in its codes and
+    here, `mode` fixes Hepti's mode, `shares` are the best, equal or CoEdge's, `exchange` is the type in which
+    activations are sent. With `weights` of 1 to 6 bits the matrices of a store stay in its codes and
     are decoded during the product; with "auto", if float32 does not fit into the devices' memory, in the most
     bits that fit. With `engine` gloo, which workers must use too, activations are sent unencrypted through
     torch.distributed; with zmq they arrive at `data_port`, or at the first free port of a range such as
