@@ -17,6 +17,7 @@ from pliant.cluster.session.cluster_details import details_of
 from pliant.ir.capability import Capability, Interface
 from pliant.ir.partition import Partition, Share
 from pliant.models.encoder.encoder_spec import EncoderSpec
+from pliant.plan.split.activation_bytes import memory_bytes
 from pliant.plan.split.stage_graphs import whole_weight_bytes
 from tests.cluster.fakes import FakeCluster, FakeStageBuilder, spread
 from tests.plan.splits import bert
@@ -141,6 +142,25 @@ def test_plans_of_a_kind_in_doubt_are_searched_once_more(
             assert planner.begin(cluster.source, 8, ()) is found
             assert found.partition.participants == (("p", "a") if is_shared_still else ("p",))
             assert len(searches.lengths) == 2
+
+
+def test_earlier_lengths_are_freed_for_the_activations_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All plans share their weights; together, the held ones never need more memory than there is."""
+    searches = Searches()
+    with FakeCluster() as cluster:
+        monkeypatch.setattr(cluster.primary, "clock", searches.clock)
+        spec, lengths = cluster.spec, (8, 9, 10, 12)
+        plans = {n: split(spec, n, ()) for n in lengths}
+        room = memory_bytes(spec, *(plans[n] for n in lengths[:3]))["p"]
+        with AdaptivePlanner(cluster.primary, lambda: room, lambda _, n, *__: plans[n]) as planner:
+            for n in lengths[:3]:
+                planner.begin(cluster.source, n, ())
+            assert [held.partition.tokens for held in planner.held] == [8, 9, 10]
+            last = planner.begin(cluster.source, 12, ())
+            assert planner.held[-1] is last
+            assert planner.held[0].partition.tokens > 8
+            assert len(planner.held) > 1, "it fits beside one of them"
+            assert memory_bytes(spec, *(held.partition for held in planner.held))["p"] <= room
 
 
 @pytest.mark.usefixtures("quick_links")
