@@ -19,7 +19,7 @@ from pliant.cli.shared.node_models import (
 )
 from pliant.cluster.net.key import new_key
 from pliant.errors import InputError, NodeError
-from pliant.plan.split.stage_graphs import whole_weight_bytes
+from pliant.plan.split.activation_bytes import whole_memory_bytes
 from pliant.run.process_memory import MemoryBudget
 from pliant.serve.access.security import read_tokens
 from tests.cluster.test_clustered import write_key
@@ -142,7 +142,8 @@ def test_a_model_with_a_cluster_shares_the_memory_of_all_models(tmp_path: Path) 
         with open_endpoint(one, threads=1) as alone:
             want[name] = alone("a fine film").label
     args, tables = read_options(written(tmp_path, f'memory = "40MB"\n{text}'))
-    needed, budget = whole_weight_bytes(open_encoder(source, tmp_path).spec), MemoryBudget(40_000_000)
+    spec, budget = open_encoder(source, tmp_path).spec, MemoryBudget(40_000_000)
+    needed = whole_memory_bytes(spec, spec.max_rows)
     with running_models(model_entries(args, tables), budget) as node:
         for name, label in want.items():
             path = f"{node.url}/v2/models/{name}/infer"

@@ -17,8 +17,7 @@ from pliant.cluster.session.cluster_details import details_of
 from pliant.ir.capability import Capability, Interface
 from pliant.ir.partition import Partition, Share
 from pliant.models.encoder.encoder_spec import EncoderSpec
-from pliant.plan.split.activation_bytes import memory_bytes
-from pliant.plan.split.stage_graphs import whole_weight_bytes
+from pliant.plan.split.activation_bytes import memory_bytes, whole_memory_bytes
 from tests.cluster.fakes import FakeCluster, FakeStageBuilder, spread
 from tests.plan.splits import bert
 
@@ -219,7 +218,7 @@ def test_weights_are_float32_again_once_memory_is_back(
         for name in workers:
             cluster.add(name)
         cluster.primary.wait_for(len(workers), 10.0)
-        enough = whole_weight_bytes(cluster.spec)
+        enough = whole_memory_bytes(cluster.spec, 8)
         free_bytes = [enough // 2]
 
         def choose(spec: EncoderSpec, tokens: int, devices: Mapping[str, Capability], *_: Any) -> Partition:

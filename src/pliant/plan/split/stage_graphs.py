@@ -6,7 +6,7 @@ from functools import lru_cache
 from math import prod
 from typing import assert_never
 
-from pliant.ir.partition import Partition, Share
+from pliant.ir.partition import Partition
 from pliant.ir.program import Compute, TensorPart
 from pliant.models.encoder import encoder_parts as parts
 from pliant.models.encoder.encoder_spec import EncoderSpec
@@ -107,12 +107,6 @@ def weight_bytes(spec: EncoderSpec, *partitions: Partition) -> dict[str, int]:
         return sum(_block_bytes(block, bits, share) for block, _, bits in layers)
 
     return {device: total(by_bits) for device, by_bits in held.items()}
-
-
-def whole_weight_bytes(spec: EncoderSpec) -> int:
-    """Return the bytes of the float32 weights of all layers: what the weight-stationary mode needs."""
-    (n_bytes,) = weight_bytes(spec, Partition("ws", "p", (Share("p", spec.n_heads, 1),), 1)).values()
-    return n_bytes
 
 
 def flops(spec: EncoderSpec, partition: Partition, stage: DeviceStage) -> int:
