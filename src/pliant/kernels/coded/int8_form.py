@@ -35,6 +35,11 @@ class Int8Form:
     is_resident: bool = False
 
     @property
+    def steps(self) -> int:
+        """Steps of the largest centroid of a matrix that has a code of its own."""
+        return min(self.weight, 127)
+
+    @property
     def packing(self) -> int:
         """Rows of K in one i32 word of A."""
         return 4 if self.is_bytes else 2

@@ -4,7 +4,7 @@ It uses the store's quantizer, per matrix instead of per layer: an ONNX graph ha
 code fits each matrix at least as well as a shared one.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 
 import numpy as np
@@ -14,6 +14,7 @@ from pliant.ir.bitwidths import PLANES
 from pliant.kernels.runtime.aligned_memory import aligned_bytes
 from pliant.models.slice_shapes import GROUP_COLUMNS, GROUP_ROWS, PLANE_GROUP_BYTES
 from pliant.store.coding.encode_layer import MAX_ROWS
+from pliant.store.coding.error_feedback import round_with_feedback
 from pliant.store.coding.planes import pack_planes
 from pliant.store.coding.quantize import fit
 
@@ -54,14 +55,32 @@ class CodedMatrix:
     largest: float
 
 
-def code_matrix(matrix: Float32[np.ndarray, "K N"], bits: int) -> CodedMatrix:
-    """Quantize a matrix to `bits` of the store's code. Raises StoreError where a value is not finite."""
+def code_matrix(
+    matrix: Float32[np.ndarray, "K N"],
+    bits: int,
+    moments: Float32[np.ndarray, "K K"] | None = None,
+    steps: int | None = None,
+) -> CodedMatrix:
+    """Quantize a matrix to `bits` of the store's code. Raises StoreError where a value is not finite.
+
+    With `moments`, X' X of rows X that the matrix is multiplied with, weights are rounded so that the error
+    of these products is small, else each to its own code; they are ignored if not finite, or zero. If `steps`
+    is given, products are in int8, whose largest centroid has so many steps.
+    """
     fitted = fit(np.ascontiguousarray(matrix).reshape(-1))
     codes, is_outlier = (x.reshape(matrix.shape) for x in (fitted.codes, fitted.is_outlier))
+    codebook, of_bits = fitted.code.codebooks[bits], PLANES
+    largest = _largest(codebook, matrix[is_outlier], matrix.size)
+    if moments is not None and np.isfinite(moments).all() and moments.any():
+        step = np.float32(0.0 if steps is None else largest / steps)
+        levels = np.rint(codebook / step) * step if step else codebook
+        codes, matrix = round_with_feedback(matrix, levels, is_outlier, moments)
+        of_bits = bits
     # As in the store, the decoded value in an outlier's place must be known without reading the planes.
     codes[is_outlier] = 0
     row, column = np.nonzero(is_outlier)
-    return pack_matrix(codes, fitted.code.codebooks[bits], (row, column, matrix[row, column]))
+    made = pack_matrix(codes, codebook, (row, column, matrix[row, column]), of_bits)
+    return replace(made, largest=largest)  # of the weights as they were: corrections change it little
 
 
 def pack_matrix(

@@ -86,7 +86,7 @@ def pack_int8(
 ) -> dict[str, PackedConstant]:
     """Table, step and column sums for GemmInt8Args, by name."""
     names = [f"{planes.tensors[0]}|{kind}" for kind in ("table8", "step", "sums8")]
-    step = np.float32(planes.largest / min(int8_form(isa).weight, 127) or 1.0)
+    step = np.float32(planes.largest / int8_form(isa).steps or 1.0)
     table = decode_table_int8(constants[planes.tensors[1]], planes.bits, isa, float(step))
     columns = planes.column_groups * GROUP_COLUMNS
 
