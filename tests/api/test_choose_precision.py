@@ -77,15 +77,16 @@ def test_a_memory_limit_counts(model: Path) -> None:
     assert isinstance(labels["int8"], int)
 
 
-def test_examples_are_needed_and_for_auto_alone(model: Path) -> None:
-    """There is nothing to compare without; with an arithmetic that is named they would be ignored."""
+def test_examples_are_needed_and_refused_where_unused(model: Path) -> None:
+    """There is nothing to compare without; floats and bytes with an arithmetic that is named ignore them."""
     with pytest.raises(InputError, match=r"give examples=\[feeds, ...\]"):
         pliant.compile(model, compute="auto")
     with pytest.raises(InputError, match=r"give examples=\[feeds, ...\]"):
         pliant.open(model, compute="auto")
     for verb in (pliant.compile, pliant.open):
-        with pytest.raises(InputError, match="examples are compared for compute='auto' only"):
-            verb(model, examples=[ids(1, 3)])
+        for options in ({}, {"weights": 8, "compute": "int8"}):
+            with pytest.raises(InputError, match="examples are for compute='auto', and for weights"):
+                verb(model, examples=[ids(1, 3)], **options)
 
 
 def test_open_takes_the_same_words(model: Path) -> None:

@@ -1,8 +1,10 @@
 """Models whose weights are kept in codes: any shape, on disk and as C, and what makes no sense is refused."""
 
+import json
 import shutil
 import subprocess
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +12,16 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
+from typer.testing import CliRunner
 
 import pliant
+from pliant.cli.app import app
 from pliant.compiler.aot.ahead_of_time import write_c
 from pliant.compiler.aot.compiled_directory import save
 from pliant.errors import InputError
+from pliant.store.coding.matrix import code_matrix
 from tests.rows import FORMS
-from tests.store.coding.test_matrix import meant, weights
+from tests.store.coding.test_matrix import meant, read, weights
 
 SIZES = ((64, 200), (200, 90), (90, 70))
 
@@ -76,6 +81,69 @@ def test_every_shape_runs_on_the_same_codes(model: Path, bits: int) -> None:
     planes = [array.nbytes for name, array in constants.items() if name.endswith("|planes")]
     assert len(planes) == 3
     assert max(held) - held[0] < sum(planes)
+
+
+@pytest.mark.parametrize("opened", ["open", "compile"])
+def test_codes_follow_the_examples(model: Path, opened: str) -> None:
+    """The weights are those that `code_matrix` makes for the inputs of each product on the examples, in every
+    shape, up to ties that float32 rounds in another way: a small part of the codes' own error.
+    """
+    examples = [ids(3, 40), {"ids": np.arange(50).reshape(2, 25)}]
+    first, second = map(partial(_inputs, model), examples)
+    moments = {a.shape[1]: a.T @ a + b.T @ b for a, b in zip(first, second, strict=True)}
+
+    def coded(w: np.ndarray) -> np.ndarray:
+        return read(code_matrix(w, 3, moments[len(w)].astype(np.float32)), w.shape)
+
+    session = getattr(pliant, opened)(model, threads=2, weights=3, examples=examples)
+    for shape in ((2, 7), (1, 1)):
+        y = session.run(ids(*shape))["a2"]
+        wanted, exact = (reference(model, ids(*shape), change) for change in (coded, lambda w: w))
+        assert np.abs(y - wanted).max() < 0.1 * np.abs(wanted - exact).max()
+
+
+def _inputs(model: Path, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+    """The rows that each matrix is multiplied with, by `reference` of fewer layers."""
+    known = {t.name: numpy_helper.to_array(t) for t in onnx.load(model).graph.initializer}
+    rows = [known["table"][feeds["ids"]].astype(np.float64).reshape(-1, SIZES[0][0])]
+    for i in range(len(SIZES) - 1):
+        rows.append(np.tanh(rows[-1] @ known[f"w{i}"] + known[f"b{i}"]))
+    return rows
+
+
+@pytest.mark.parametrize("compute", ["fp32", "int8"])
+def test_examples_make_answers_better(model: Path, compute: str) -> None:
+    """On other inputs of the same kind, from 4 bits: the columns of a table of 50 rows are correlated."""
+    feeds = {"ids": np.random.default_rng(1).integers(0, 50, (2, 30))}
+    exact = reference(model, feeds, lambda w: w)
+
+    def error(examples: list[dict[str, np.ndarray]]) -> float:
+        session = pliant.compile(model, threads=2, weights=4, compute=compute, examples=examples)
+        return float(np.square(session.run(feeds)["a2"] - exact).mean() ** 0.5)
+
+    assert error([ids(3, 40)]) < 0.7 * error([])
+
+
+def test_the_command_line_takes_files_of_examples(model: Path, tmp_path: Path) -> None:
+    """The compiled directory answers as a session with the same examples, from both kinds of files."""
+    examples = [ids(2, 7), {"ids": np.arange(14).reshape(2, 7)}]
+    np.savez(tmp_path / "first.npz", **examples[0])
+    (tmp_path / "second.json").write_text(json.dumps({"ids": examples[1]["ids"].tolist()}))
+    words = ["compile", str(model), "--dim", "batch=2", "--dim", "n=7", "--weights", "4", "--threads", "2"]
+    for file in ("first.npz", "second.json"):
+        words += ["--examples", str(tmp_path / file)]
+    done = CliRunner().invoke(app, [*words, "-o", str(tmp_path / "out")])
+    assert done.exit_code == 0, done.stderr
+    dims = {"batch": 2, "n": 7}
+    session = pliant.compile(model, threads=2, weights=4, examples=examples, dims=dims)
+    answer = pliant.load(tmp_path / "out", threads=2).run(ids(2, 7))["a2"]
+    np.testing.assert_array_equal(answer, session.run(ids(2, 7))["a2"])
+
+
+def test_examples_that_do_not_fit_are_refused(model: Path) -> None:
+    """When the session is opened, not by its first run."""
+    with pytest.raises(InputError, match=r"'ids' is missing; there is no input 'x'"):
+        pliant.compile(model, weights=4, examples=[{"x": np.zeros(3)}])
 
 
 @pytest.mark.parametrize(("bits", "most"), [(6, 0.05), (8, 0.02)])

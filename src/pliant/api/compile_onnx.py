@@ -70,9 +70,14 @@ def compile(
     and decode them during the product; 8 keeps them in bytes, with one scale a column. `compute="int8"`
     multiplies bytes: codes are rounded when they are decoded, and activations are rounded by row.
     `compute="bf16"` rounds both to bfloat16, coded or not, and needs a CPU with AVX512-BF16.
-    `compute="auto"` answers `examples` (feeds) in each form that this CPU has and selects the fastest whose
-    error, the rms of the difference from fp32 over that of the answer, is at most `tolerance`; with
-    `weights="auto"` it chooses the bits as well. The session's `precision` and its plan give the reasons.
+
+    With `examples` (feeds) codes are chosen for the least error of products with the inputs that these give.
+    The model answers them in float32 once; they should resemble the inputs to come.
+
+    `compute="auto"` answers `examples` in each form that this CPU has, with codes that do not depend on them,
+    and selects the fastest whose error, the rms of the difference from fp32 over that of the answer, is at
+    most `tolerance`; with `weights="auto"` it chooses the bits as well. The session's `precision` and its
+    plan give the reasons.
 
     `memory` ("8MB", or bytes) limits what the session adds to the process: weights and activations, but not
     pages of mapped files (docs/memory.md). With `weights="auto"` they are fp32 if that fits, else the most
@@ -87,9 +92,9 @@ def compile(
     padding = Buckets(buckets or {}, pads or {})
     memory_bytes = None if memory is None else parse_bytes(memory)
     asked = partial(ModelOptions, dims or {}, without, images, schedule, weights)
-    check_compute(compute, examples)
+    check_compute(compute, examples, weights)
     if compute != "auto":
-        options = asked(compute, padding, memory_bytes)
+        options = asked(compute, padding, memory_bytes, examples=examples)
         return open_graph(model, options, threads=threads, cache=cache)
     return open_fastest(
         model, asked("fp32", padding, memory_bytes), examples, tolerance, threads=threads, cache=cache
@@ -135,17 +140,21 @@ def compile_image(
     schedule: ScheduleKind = "static",
     weights: WeightFormat = "fp32",
     compute: ComputeDtype = "fp32",
+    examples: Sequence[FeedsLike] = (),
 ) -> tuple[Graph, Image, ScheduleReport | None]:
     """Return the graph after all passes, its image for `target` (any CPU), and its schedule.
 
-    Nothing is run, except the measurements of a schedule, on this CPU.
+    Nothing is run, except the measurements of a schedule and the examples for weights in codes, on this CPU.
 
     Raises InputError naming the dimensions that are still open, and as `compile` does.
     """
+    check_compute(compute, examples, weights)
     if compute == "bf16":
         require_bf16(target.isa)
     library, pool = shared_pool(target.n_threads if schedule in ("paper", "exact") else 1)
-    options = ModelOptions(dims or {}, without, schedule=schedule, weights=weights, compute=compute)
+    options = ModelOptions(
+        dims or {}, without, schedule=schedule, weights=weights, compute=compute, examples=examples
+    )
     onnx = open_onnx(_onnx_graph(source, "pliant compile").content)
     session = OnnxSession(onnx, pool, library, options, ahead=False, target=target)
     graph = session.graph(sample_feeds(session.inputs))

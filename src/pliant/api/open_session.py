@@ -93,8 +93,8 @@ def open(
       "auto": the fastest within `tolerance`, measured on `examples` (texts and pairs, or feeds of an ONNX
       model), or for a text encoder without examples by the store's measured accuracy. The plan gives the
       reasons (docs/precision.md).
-    - `weights` of an ONNX model are "fp32", bytes (8), coded in 1 to 6 bits, or "auto": the most bits that
-      fit `memory`, as in `pliant.compile`.
+    - `weights` of an ONNX model are "fp32", bytes (8), coded in 1 to 6 bits, for `examples` if these are
+      given and `compute` is not "auto", or "auto": the most bits that fit `memory`, as in `pliant.compile`.
 
     All other options are for text encoders. A text encoder answers within `latency` and keeps `preload` bytes
     of weights; without `latency` it gives the most accurate answer:
@@ -178,13 +178,19 @@ def open(
         case OnnxGraph():
             own = ("threads", "cache", "dilation", "memory", "weights", "compute", "examples", "tolerance")
             _check_options(model, given, own)
-            check_compute(compute, examples)
+            check_compute(compute, examples, weights)
             from pliant.api.compile_onnx import open_fastest, open_graph  # onnx takes a while to import
             from pliant.run.graph.model_options import ModelOptions
 
             slower = _compute_alone(model, dilation)
             exact = "fp32" if compute == "auto" else compute
-            graph = ModelOptions({}, weights=weights, compute=exact, memory_bytes=_own_bound(model, memory))
+            graph = ModelOptions(
+                {},
+                weights=weights,
+                compute=exact,
+                memory_bytes=_own_bound(model, memory),
+                examples=() if compute == "auto" else examples,
+            )
             if compute == "auto":
                 return open_fastest(
                     model, graph, examples, tolerance, threads=threads, cache=cache, dilation=slower

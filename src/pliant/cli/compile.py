@@ -19,6 +19,7 @@ from pliant.api.model import (
     unsupported_error,
 )
 from pliant.cli.library_summary import show_library
+from pliant.cli.shared.feed_file import read_feeds
 from pliant.cli.shared.refuse_options import refuse_options
 from pliant.cli.shared.show import console, print_json, progress_bar, say
 from pliant.cli.shared.verb_options import LENGTH, Arithmetic, Json, Threads, resolve_for, shipped
@@ -109,6 +110,13 @@ class CompileArguments:
         str, typer.Option("--weights", help="Weights of products: fp32, 8 bits, or codes of 1..6 bits.")
     ] = "fp32"
     compute: Arithmetic = "fp32"
+    examples: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--examples",
+            help="Typical inputs (.npz or JSON), which codes of 1..6 bits are chosen for; repeatable.",
+        ),
+    ] = None
     threads: Threads = None
     latency: Annotated[
         str | None,
@@ -146,7 +154,7 @@ def compile(args: CompileArguments) -> None:
     for_cpu = Target(TARGETS.get(args.target) or host_isa(), thread_count(args.threads))
     match model:
         case StoreModel() | CheckpointModel() | RecurrentNetwork():
-            refuse_options(model, args, ("dim", "without", "schedule", "weights"))
+            refuse_options(model, args, ("dim", "without", "schedule", "weights", "examples"))
             _compile_text(args, model, for_cpu)
         case OnnxGraph():
             refuse_options(model, args, ("latency", "preload", "working", "length", "profile"), _TEXT_ONLY)
@@ -192,6 +200,7 @@ def _compile_graph(args: CompileArguments, model: OnnxGraph, for_cpu: Target) ->
         schedule=args.schedule,
         weights=parse_weights(args.weights),
         compute=args.compute,
+        examples=[read_feeds(path) for path in args.examples or ()],
     )
     library, reason = None, ""
     if args.output is not None and args.emit == "c":

@@ -6,7 +6,7 @@ from math import inf, isnan
 from typing import Literal, get_args
 
 from pliant.errors import InputError
-from pliant.ir.bitwidths import WeightFormat
+from pliant.ir.bitwidths import BYTE_BITS, PLANES, WeightFormat
 from pliant.models.encoder.encoder_graph import ComputeDtype
 from pliant.quantities import format_seconds
 
@@ -98,13 +98,16 @@ def choose_form(forms: Sequence[PrecisionForm], tolerance: float, measure: str) 
     return PrecisionChoice(chosen, tuple(forms), tolerance, measure)
 
 
-def check_compute(compute: ComputePrecision, examples: Sequence[object]) -> None:
+def check_compute(
+    compute: ComputePrecision, examples: Sequence[object], weights: WeightFormat = "fp32"
+) -> None:
     """Raise InputError for an unknown arithmetic, or for examples that would not be used."""
     if compute not in get_args(ComputePrecision):
         raise InputError(f"compute is {compute!r}; give one of {', '.join(get_args(ComputePrecision))}.")
-    if examples and compute != "auto":
+    if examples and compute != "auto" and weights in ("fp32", BYTE_BITS):
         raise InputError(
-            f"examples are compared for compute='auto' only, not for {compute!r}: leave one out."
+            f"examples are for compute='auto', and for weights of 1 to {PLANES} bits or 'auto' of an ONNX "
+            f"model, not for compute={compute!r} with weights={weights!r}: leave one out."
         )
 
 

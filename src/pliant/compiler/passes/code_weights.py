@@ -11,6 +11,7 @@ K exceeds MOST_DEPTH), for bf16 within the rounding of both factors to eight bit
 a pass that can be switched off.
 """
 
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from functools import partial
 
@@ -46,6 +47,18 @@ def code_weights(graph: Graph, coder: MatrixCoder, compute: ComputeDtype = "fp32
     gone = set(graph.constants) - set(constants)
     types = {x: t for x, t in {**graph.types, **work.types, **work.rounded.types}.items() if x not in gone}
     return replace(graph, nodes=tuple(nodes), constants=constants, types=types)
+
+
+def matrix_reader(
+    graph: Graph, node: Node, p: MatMulOperands
+) -> tuple[Hashable, Callable[[np.ndarray], np.ndarray]]:
+    """How the constant b of a product is read as float32 [K, N]: a key of the function, and the function."""
+    if node.op != "ScaledMatMul":
+        return (p.b.attribute, p.alpha), partial(read_view, view=p.b, alpha=p.alpha)
+    scales, zeros = (*node.inputs[2:4], "")[:2]
+    constants = graph.constants
+    read_b = partial(dequantize, matrix=p.b, zeros=constants.get(zeros), scales=constants[scales])
+    return (p.b.attribute, scales, zeros), read_b
 
 
 class _WeightCoder:
@@ -94,12 +107,7 @@ class _WeightCoder:
         constants = self.graph.constants
         if p.b.tensor not in constants:
             return None
-        if node.op != "ScaledMatMul":
-            read_b = partial(read_view, view=p.b, alpha=p.alpha)
-            return self.coder.code(constants[p.b.tensor], (p.b.attribute, p.alpha), read_b)
-        scales, zeros = (*node.inputs[2:4], "")[:2]
-        read_b = partial(dequantize, matrix=p.b, zeros=constants.get(zeros), scales=constants[scales])
-        return self.coder.code(constants[p.b.tensor], (p.b.attribute, scales, zeros), read_b)
+        return self.coder.code(constants[p.b.tensor], *matrix_reader(self.graph, node, p))
 
     def _parts(self, p: MatMulOperands, matrix: CodedMatrix) -> tuple[str, ...]:
         """The names of the matrix's tensors, which equal matrices share."""

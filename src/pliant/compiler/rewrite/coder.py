@@ -1,11 +1,13 @@
 """Encode weight matrices of a model in k-bit codes, each matrix once."""
 
 import weakref
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from typing import Protocol, final
 
 import numpy as np
+import xxhash
 
+from pliant.arrays import Float32
 from pliant.store.coding.matrix import CodedMatrix, code_matrix
 from pliant.system import trim_heap
 
@@ -23,6 +25,15 @@ _DROP_EVERY_BYTES = 1 << 22
 def is_large(depth: int, columns: int) -> bool:
     """Whether a matrix is large enough for a form of its own."""
     return depth >= MIN_ROWS and columns >= MIN_COLUMNS and depth * columns >= MIN_WEIGHTS
+
+
+InputMoments = Mapping[bytes, Float32[np.ndarray, "K K"]]
+"""X' X of the rows X that each matrix is multiplied with on some examples, by `matrix_digest`."""
+
+
+def matrix_digest(matrix: Float32[np.ndarray, "K N"]) -> bytes:
+    """A digest of the values and the shape."""
+    return xxhash.xxh3_128_digest(np.ascontiguousarray(matrix).data) + repr(matrix.shape).encode()
 
 
 class MatrixCoder(Protocol):
@@ -47,12 +58,19 @@ class CachingCoder:
     """Encodes matrices in `bits`; a matrix coded for one shape of a model is reused for all others.
 
     A matrix is identified by its source array and `how`. `drop_pages` lets the system reclaim the pages of
-    mapped source arrays.
+    mapped source arrays. `moments`, called for each matrix, are those to code it for; for products in int8,
+    `steps` are those of the largest centroid (see `code_matrix`).
     """
 
-    def __init__(self, bits: int, drop_pages: Callable[[], None] = lambda: None) -> None:
-        self.bits = bits
-        self._drop_pages = drop_pages
+    def __init__(
+        self,
+        bits: int,
+        drop_pages: Callable[[], None] = lambda: None,
+        moments: Callable[[], InputMoments] | None = None,
+        steps: int | None = None,
+    ) -> None:
+        self.bits, self._steps = bits, steps
+        self._drop_pages, self._moments = drop_pages, moments
         self._known: dict[Hashable, tuple[weakref.ref[np.ndarray], CodedMatrix | None]] = {}
         self._read_bytes = 0
 
@@ -80,7 +98,10 @@ class CachingCoder:
         self._read_bytes = 0
 
     def _coded(self, matrix: np.ndarray) -> CodedMatrix | None:
-        coded = code_matrix(matrix, self.bits) if np.isfinite(matrix).all() else None
+        coded = None
+        if np.isfinite(matrix).all():
+            moments = None if self._moments is None else self._moments().get(matrix_digest(matrix))
+            coded = code_matrix(matrix, self.bits, moments, self._steps)
         self._read_bytes += matrix.nbytes
         if self._read_bytes >= _DROP_EVERY_BYTES:
             self.drop_pages()

@@ -99,7 +99,10 @@ class OnnxSession(ArraySession):
         self._model = model
         self._library = library
         self._options = options
-        self._compiler = OnnxCompiler(model, self.inputs, self.outputs, options, pool, library, name, target)
+        examples = [convert_feeds(self.inputs, feeds) for feeds in options.examples]
+        self._compiler = OnnxCompiler(
+            model, self.inputs, self.outputs, options, examples, pool, library, name, target
+        )
         self._latest: tuple[Shapes, GraphRunner] | None = None  # last image, if chosen by shapes
         n_sizes = prod(map(len, options.buckets.sizes.values()))
         most = max(options.images, n_sizes * (self._feed_batcher.n_images if n_sizes > 1 else 1))

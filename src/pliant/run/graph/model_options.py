@@ -1,6 +1,6 @@
 """How a session on an ONNX model compiles it."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import get_args
 
@@ -12,6 +12,7 @@ from pliant.plan.precision import PrecisionChoice
 from pliant.quantities import check_whole
 from pliant.run.batches.buckets import Buckets, check_mapping
 from pliant.run.graph.schedule_graph import ScheduleKind
+from pliant.run.session.feeds import FeedsLike
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +23,8 @@ class ModelOptions:
     of bits per weight (compiler/passes/code_weights.py), `compute` the arithmetic. Dimensions of `buckets`
     are padded, and images for all their sizes are kept. `memory_bytes` limits what the session adds to the
     process; weights of "auto" are "fp32" if that fits, else of the most bits that fit. `precision` says how
-    `compute` was chosen, where it was.
+    `compute` was chosen, where it was. Codes of weights are chosen for products with the inputs that
+    `examples` give, if there are any.
     """
 
     dims: Mapping[str, int]
@@ -34,6 +36,7 @@ class ModelOptions:
     buckets: Buckets = field(default_factory=Buckets)
     memory_bytes: int | None = None
     precision: PrecisionChoice | None = None
+    examples: Sequence[FeedsLike] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
         check_mapping(self.dims, "dims", '{"batch": 1}')
