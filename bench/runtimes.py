@@ -12,7 +12,7 @@ import ctypes
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -35,13 +35,35 @@ def _scheduled(path: Path, given: Feeds, threads: int, cache: Path | None, kind:
 
 
 def _coded(
-    path: Path, given: Feeds, threads: int, cache: Path | None, compute: str, weights: int | str = 6
+    path: Path,
+    given: Feeds,
+    threads: int,
+    cache: Path | None,
+    compute: str,
+    weights: int | str = 6,
+    examples: Sequence[Feeds] = (),
 ) -> Run:
     """pliant with weights of `weights` bits."""
     import pliant
 
-    session = pliant.compile(path, threads=threads, weights=weights, compute=compute, cache=cache)  # type: ignore[arg-type]
+    session = pliant.compile(
+        path,
+        threads=threads,
+        weights=weights,
+        compute=compute,
+        cache=cache,
+        examples=examples,  # type: ignore[arg-type]
+    )
     return lambda: next(iter(session.run(given).values()))
+
+
+def _calibrated(path: Path, given: Feeds, threads: int, cache: Path | None, compute: str) -> Run:
+    """As `_coded` in 6 bits, chosen for the inputs beside the model: examples along the first axis."""
+    with np.load(path.with_suffix(".examples.npz")) as file:
+        arrays = dict(file)
+    n_examples = len(next(iter(arrays.values())))
+    examples = [{name: array[i] for name, array in arrays.items()} for i in range(n_examples)]
+    return _coded(path, given, threads, cache, compute, examples=examples)
 
 
 def _loaded(path: Path, given: Feeds, threads: int, cache: Path | None) -> Run:
@@ -131,6 +153,8 @@ RUNTIMES: dict[str, Callable[[Path, Feeds, int, Path | None], Run]] = {
     "exact": lambda *given: _scheduled(*given, "exact"),
     "6 bits": lambda *given: _coded(*given, "fp32"),
     "6 bits int8": lambda *given: _coded(*given, "int8"),
+    "6 bits, examples": lambda *given: _calibrated(*given, "fp32"),
+    "6 bits int8, examples": lambda *given: _calibrated(*given, "int8"),
     "8 bits": lambda *given: _coded(*given, "fp32", 8),
     "8 bits int8": lambda *given: _coded(*given, "int8", 8),
     "6 bits bf16": lambda *given: _coded(*given, "bf16"),

@@ -116,9 +116,9 @@ class Classifier(torch.nn.Module):
         return pooled @ self.weight.T + self.bias
 
 
-def feeds(model: TextModel) -> dict[str, np.ndarray]:
+def feeds(model: TextModel, seed: int = SEED) -> dict[str, np.ndarray]:
     """Token ids and a mask of ones."""
-    rng = np.random.default_rng(SEED)
+    rng = np.random.default_rng(seed)
     ids = rng.integers(1000, model.vocabulary, (1, model.tokens), dtype=np.int64)
     return {"ids": ids, "mask": np.ones_like(ids)}
 
