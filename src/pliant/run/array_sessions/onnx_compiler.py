@@ -6,9 +6,7 @@ from typing import final
 
 from pliant.compiler.executable.call import Target
 from pliant.compiler.executable.image import Image
-from pliant.compiler.passes.fold_weights import FoldedWeightCache, fold_weights
 from pliant.compiler.passes.pack_texts import TextShape
-from pliant.compiler.passes.passes import simplify
 from pliant.errors import BudgetError, PliantError
 from pliant.ir.graph import Graph, TensorType
 from pliant.ir.port import Port
@@ -22,7 +20,7 @@ from pliant.run.batches.packed_texts import make_packed_texts
 from pliant.run.batches.token_feed import IS_TOKEN
 from pliant.run.graph.array_stage import AllTensors
 from pliant.run.graph.graph_runner import GraphRunner, one_stage_runner
-from pliant.run.graph.input_moments import measure_moments
+from pliant.run.graph.input_moments import bind_example, measure_moments
 from pliant.run.graph.lowering import LoweredGraph, Lowering
 from pliant.run.graph.model_binder import ModelBinder
 from pliant.run.graph.model_options import ModelOptions
@@ -32,7 +30,7 @@ from pliant.run.graph.symbolic_forms import SizedStage, SymbolicForms
 from pliant.run.host.block_stage import Types
 from pliant.run.host.part_binder import PartBinder, PartSteps
 from pliant.run.packed_weights import SharedWeights
-from pliant.run.session.ports import Shapes, shapes_of, symbols
+from pliant.run.session.ports import Shapes, symbols
 
 
 @final
@@ -63,9 +61,17 @@ class OnnxCompiler:
         self.forms = SymbolicForms()
         self._steps: list[PartSteps] = []
         self.binder = ModelBinder(model, options.buckets)
-        measure = partial(measure_moments, examples, self._simplified, pool, library) if examples else None
+        bound = partial(bind_example, self.binder, inputs, model.source)
+        measure = partial(measure_moments, examples, bound, options.without, pool, library)
         self.lowering = Lowering(
-            name, options, pool, library, model.drop_pages, self.weights.own, target, measure
+            name,
+            options,
+            pool,
+            library,
+            model.drop_pages,
+            self.weights.own,
+            target,
+            measure if examples else None,
         )
         self.schedule: ScheduleReport | None = None
 
@@ -149,12 +155,6 @@ class OnnxCompiler:
         """Free all memory."""
         self.weights, self.arena = SharedWeights(), Arena()
         self.forms, self._steps = SymbolicForms(), []
-
-    def _simplified(self, feeds: AllTensors) -> Graph:
-        """The graph for these feeds in float32 after all passes, not scheduled."""
-        part = self.binder.bind(shapes_of(self._inputs, feeds), feeds)
-        graph = require_one_graph(part, self._model.source)
-        return simplify(fold_weights(graph, FoldedWeightCache()), self._options.without)
 
     @property
     def _open_dims(self) -> dict[str, tuple[str | None, ...]]:

@@ -1,6 +1,6 @@
 """Measure the inputs of a graph's products on examples, for coding its weights."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -9,46 +9,74 @@ from pliant.arrays import Float32
 from pliant.compiler.executable.call import Target
 from pliant.compiler.executable.image import make_image
 from pliant.compiler.passes.code_weights import matrix_reader
+from pliant.compiler.passes.fold_weights import FoldedWeightCache, fold_weights
+from pliant.compiler.passes.passes import simplify
 from pliant.compiler.rewrite.coder import InputMoments, is_large, matrix_digest
-from pliant.compiler.rewrite.operands import MatMulOperands, matmul_operands
-from pliant.compiler.rewrite.view import read_view
-from pliant.ir.graph import Graph, Node
+from pliant.compiler.rewrite.operands import matmul_operands
+from pliant.compiler.rewrite.view import View, read_view
+from pliant.ir.graph import Graph
+from pliant.ir.port import Port
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import ThreadPool
+from pliant.models.onnx.bind.onnx_blocks import require_one_graph
 from pliant.run.graph.array_stage import AllTensors, open_image
+from pliant.run.graph.model_binder import BindingKey, ModelBinder
+from pliant.run.session.ports import shapes_of
 
 
 def measure_moments(
     examples: Sequence[AllTensors],
-    simplified: Callable[[AllTensors], Graph],
+    bound: Callable[[AllTensors], tuple[BindingKey, Graph]],
+    without: Collection[str],
     pool: ThreadPool,
     library: Library,
 ) -> InputMoments:
     """The moments of every product with a large constant matrix, summed over the examples.
 
-    `simplified` returns the graph for the shapes of an example after all passes, in float32. Its tensors are
-    in memory for one example at a time; the result takes 4 K^2 bytes for each matrix.
+    `bound` returns the graph for an example, and a key that is equal for examples of the same graph, which
+    runs in float32 after all passes but those in `without`. Its tensors are in memory for one example at a
+    time; the result takes 4 K^2 bytes for each matrix.
     """
     moments: dict[bytes, Float32[np.ndarray, "K K"]] = {}
+    latest: BindingKey | None = None
+    folded = FoldedWeightCache()
     for feeds in examples:
-        graph = simplified(feeds)
-        products = _products(graph)
-        read = dict.fromkeys(p.a.tensor for _, p in products if p.a.tensor not in graph.outputs)
-        image = make_image(
-            replace(graph, outputs=(*graph.outputs, *read)), Target(library.isa, pool.n_threads)
-        )
-        tensors = open_image(image, pool, library).walk(feeds, None)
-        for node, p in products:
-            key = matrix_digest(matrix_reader(graph, node, p)[1](graph.constants[p.b.tensor]))
-            rows = read_view(tensors[p.a.tensor], p.a).reshape(-1, p.b.shape[0])
-            moments[key] = moments.get(key, np.float32(0)) + rows.T @ rows
+        key, graph = bound(feeds)
+        if key != latest:
+            latest, run = key, _open(simplify(fold_weights(graph, folded), without), pool, library)
+        for x, gram in run(feeds):
+            moments[x] = moments.get(x, np.float32(0)) + gram
     return moments
 
 
-def _products(graph: Graph) -> list[tuple[Node, MatMulOperands]]:
-    found = ((node, matmul_operands(graph, node)) for node in graph.nodes)
-    return [
-        (node, p)
-        for node, p in found
-        if p is not None and p.b.tensor in graph.constants and is_large(*p.b.shape)
-    ]
+def bind_example(
+    binder: ModelBinder, inputs: Sequence[Port], source: str, feeds: AllTensors
+) -> tuple[BindingKey, Graph]:
+    """The graph of a model for these feeds, and its key. Raises GraphError for a model in parts."""
+    shapes = shapes_of(inputs, feeds)
+    graph = require_one_graph(binder.bind(shapes, feeds), source)
+    return binder.key(shapes, feeds), graph  # of inputs by value that were found just now, too
+
+
+def _open(
+    graph: Graph, pool: ThreadPool, library: Library
+) -> Callable[[AllTensors], Iterator[tuple[bytes, Float32[np.ndarray, "K K"]]]]:
+    """A function from an example to the digest of each matrix and the moments of its inputs."""
+    digests: dict[View, list[bytes]] = {}
+    for node in graph.nodes:
+        p = matmul_operands(graph, node)
+        if p is not None and p.b.tensor in graph.constants and is_large(*p.b.shape):
+            _, read_b = matrix_reader(graph, node, p)
+            digests.setdefault(p.a, []).append(matrix_digest(read_b(graph.constants[p.b.tensor])))
+    read = dict.fromkeys(a.tensor for a in digests if a.tensor not in graph.outputs)
+    image = make_image(replace(graph, outputs=(*graph.outputs, *read)), Target(library.isa, pool.n_threads))
+    stage = open_image(image, pool, library)
+
+    def run(feeds: AllTensors) -> Iterator[tuple[bytes, Float32[np.ndarray, "K K"]]]:
+        tensors = stage.walk(feeds, None)
+        for a, of_matrices in digests.items():
+            rows = read_view(tensors[a.tensor], a).reshape(-1, a.shape[-1])
+            gram = rows.T @ rows
+            yield from ((x, gram) for x in of_matrices)
+
+    return run
