@@ -9,7 +9,7 @@ import numpy as np
 from pliant.arrays import Float64
 from pliant.errors import BudgetError, InputError
 from pliant.ir.device import DeviceProfile
-from pliant.kernels.emit.isa import host_isa, target_name
+from pliant.kernels.emit.isa import host_isa
 from pliant.models.encoder.encoder_graph import ComputeDtype
 from pliant.models.tokenizer import TokenizedInput, open_tokenizer
 from pliant.plan.plan import Plan
@@ -105,7 +105,7 @@ def _refused() -> list[PrecisionForm]:
     """The forms that this CPU lacks."""
     if host_isa().has_bf16:
         return []
-    return [PrecisionForm("bf16", refused=f"the row {target_name(host_isa())} has no products of bfloat16")]
+    return [PrecisionForm("bf16", refused=f"the row {host_isa().target} has no products of bfloat16")]
 
 
 def _by_accuracy(

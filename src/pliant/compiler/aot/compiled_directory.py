@@ -17,7 +17,7 @@ from pliant.compiler.aot.compiled_files import OBJECTS, draft_of, write_objects,
 from pliant.compiler.executable.assemble_image import Image
 from pliant.compiler.executable.encode_image import EncodedProgram, arena_tensors, encode
 from pliant.errors import KernelError, StoreError
-from pliant.kernels.emit.isa import ISAS, host_isa, is_runnable, target_name
+from pliant.kernels.emit.isa import ISAS, host_isa, is_runnable
 from pliant.kernels.runtime.loader import load
 from pliant.system import map_file
 
@@ -101,10 +101,10 @@ def load_directory(directory: Path) -> CompiledDirectory:
     manifest = _manifest(directory)
     rows = [isa for isa in ISAS if (isa.name, isa.features) == (manifest.isa, manifest.features)]
     if not rows or not is_runnable(rows[0]):
-        made_for = target_name(rows[0]) if rows else f"{manifest.isa}{manifest.features}"
+        made_for = rows[0].target if rows else f"{manifest.isa}{manifest.features}"
         raise KernelError(
             f"{directory} was compiled for {made_for}, which this CPU cannot run: it runs "
-            f"{target_name(host_isa())}. Compile the model with --target {target_name(host_isa())}."
+            f"{host_isa().target}. Compile the model with --target {host_isa().target}."
         )
     return CompiledDirectory(
         _identity(manifest), manifest.program, _weights(directory, manifest), _kernels(directory, manifest)

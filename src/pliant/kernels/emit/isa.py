@@ -58,6 +58,11 @@ class Isa:
         """The architecture of its code: "x86_64" or "aarch64"."""
         return self.triple.partition("-")[0]
 
+    @property
+    def target(self) -> str:
+        """Its name in TARGETS; LLVM's name and features for a row that is not among them."""
+        return next((name for name, row in TARGETS.items() if row == self), f"{self.name}{self.features}")
+
 
 _V3 = frozenset(["avx2", "fma", "f16c", "bmi1", "bmi2", "movbe", "lzcnt"])
 _V4 = _V3 | frozenset(["avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"])
@@ -110,11 +115,6 @@ ISAS: tuple[Isa, ...] = (
 """Every row, best first among those of one architecture."""
 TARGETS: Mapping[str, Isa] = dict(zip(get_args(TargetName), ISAS, strict=True))
 """Every row by the name that users see."""
-
-
-def target_name(isa: Isa) -> str:
-    """The name of a row in TARGETS; that of LLVM's features for a row with others."""
-    return next((name for name, row in TARGETS.items() if row == isa), f"{isa.name}{isa.features}")
 
 
 def host_isa() -> Isa:

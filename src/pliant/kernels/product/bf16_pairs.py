@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pliant.errors import InputError
 from pliant.kernels.emit.builder import Function
 from pliant.kernels.emit.dtypes import float_to_bfloat
-from pliant.kernels.emit.isa import TARGETS, Isa, target_name
+from pliant.kernels.emit.isa import TARGETS, Isa
 from pliant.kernels.emit.values import Value, like, vector
 
 _DOT = {"avx512": "llvm.x86.avx512bf16.dpbf16ps.512", "neon": "llvm.aarch64.neon.bfdot.v4f32.v8bf16"}
@@ -23,7 +23,7 @@ def require_bf16(isa: Isa) -> None:
     if not isa.has_bf16:
         having = ", ".join(name for name, row in TARGETS.items() if row.has_bf16)
         raise InputError(
-            f"the row {target_name(isa)} lacks products of bfloat16, which {having} have. Instead of "
+            f"the row {isa.target} lacks products of bfloat16, which {having} have. Instead of "
             "compute='bf16', give 'int8', which is faster and less exact and takes weights=8 or fewer (a "
             "store's are), or 'fp32'."
         )
