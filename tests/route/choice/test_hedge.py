@@ -1,12 +1,15 @@
 """When an answer is begun here while one from above is awaited, against the rule written out."""
 
-from hypothesis import given
+from dataclasses import replace
+
+import pytest
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pliant.ir.curve import Curve
 from pliant.ir.endpoint import ServiceLevel
 from pliant.ir.times.timing import chance
-from pliant.route.choice.choose_endpoint import LOCAL, Candidate, Choice, choose
+from pliant.route.choice.choose_endpoint import CLUSTER, LOCAL, Candidate, Choice, choose
 from pliant.route.choice.hedge import hedge, overdue_s, spare_s
 from pliant.route.choice.request_terms import Terms
 
@@ -32,6 +35,8 @@ def candidate(name: str, quick_s: float, whole_s: float, spread: float, wait_s: 
     seconds,
     st.sampled_from([None, 0.85, 0.95]),
 )
+@example(0.05, 0.05, 0.02, 0.001, 1.375, 0.001, 1.5, 0.85)
+@example(0.05, 0.05, 0.1, 0.05, 1.375, 0.001, 1.5, None)
 def test_an_answer_begun_then_is_bound_to_be_in_time_and_as_late_as_that_allows(
     here_s: float,
     more_s: float,
@@ -60,10 +65,42 @@ def test_an_answer_begun_then_is_bound_to_be_in_time_and_as_late_as_that_allows(
         if latest_s < choice.seconds or twice > 0.25:
             assert found is None, "most would be answered twice"
             return
+    else:  # well beyond its bound, with half of the spare time left
+        bound_s = choice.option.bound_s
+        latest_s = min(latest_s, max(3.0 * bound_s, (bound_s + latest_s) / 2.0))
     assert found is not None
     assert abs(found.after_s - latest_s) < 1e-9
     assert found.after_s > 0.0
     assert found.choice.target == LOCAL
+
+
+def test_a_frozen_upstream_leaves_time_for_the_most_accurate_answer_here() -> None:
+    """A gateway hung for 27 times its bound: this device started its quickest level 8 ms before the last
+    moment, and was late on a busy machine.
+    """
+    here = candidate(LOCAL, 0.05, 0.05, 1.07)  # 0.8 within 54 ms, 0.9 within 107 ms
+    above = candidate("up", 0.02, 0.02, 1.375)
+    choice = choose(5, [above])
+    found = hedge(5, choice, [here], Terms(1.5, 0.8))
+    assert found is not None
+    assert choice.option.bound_s == pytest.approx(0.055)
+    assert 3 * 0.055 < found.after_s < 0.75
+    assert found.choice.option.level.accuracy == 0.9
+    short = hedge(5, choice, [here], Terms(0.16, 0.8))  # no more than three bounds
+    assert short is not None
+    assert short.choice.option.level.accuracy == 0.8
+    assert short.after_s == pytest.approx(0.16 - 1.05 * 0.0535 - 0.005)
+
+
+def test_the_most_accurate_endpoint_that_is_in_time_is_the_hedge() -> None:
+    """Not the soonest one, if there is time for the other."""
+    quick, whole = candidate(LOCAL, 0.05, 0.05, 1.07), candidate(CLUSTER, 0.2, 0.2, 1.07)
+    whole = replace(whole, levels=tuple(replace(one, accuracy=0.95) for one in whole.levels))
+    choice = choose(5, [candidate("up", 0.02, 0.02, 1.375)])
+    for deadline_s, target in ((1.5, CLUSTER), (0.2, LOCAL)):
+        found = hedge(5, choice, [quick, whole], Terms(deadline_s, 0.8))
+        assert found is not None
+        assert found.choice.target == target
 
 
 def test_nothing_is_begun_without_a_deadline_or_an_endpoint_with_room() -> None:

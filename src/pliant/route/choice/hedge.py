@@ -1,15 +1,17 @@
 """Hedging: when an upstream's answer may be late, what to start on this device, and when."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pliant.ir.endpoint import ACCURACY_TOLERANCE, RESOLUTION
 from pliant.ir.times.timing import chance
-from pliant.route.choice.choose_endpoint import Candidate, Choice, choose_soonest
+from pliant.route.choice.choose_endpoint import Candidate, Choice, choose, choose_soonest
 from pliant.route.choice.request_terms import Terms
 
 _SPARE, _SPARE_S = 1.05, 0.005
 """Safety margin before the latest start of a local answer: threads and sockets take time."""
+_OVERDUE = 3.0
+"""An answer is overdue well beyond its bound after this multiple of it."""
 _TWICE = 0.25
 """Share of requests that may be answered twice, though hardly any is late."""
 
@@ -26,9 +28,11 @@ def hedge(n: int, choice: Choice, here: Sequence[Candidate], terms: Terms) -> He
     """Return the hedge on one of `here`, which have room, while `choice` is away with an input of length n.
 
     It is the option with the least bound at or above the floor, started as late as its bound allows. If the
-    upstream's answer is expected later than that start, but bound to be in time, it is started once most
-    such answers have arrived, provided that its median is still in time: otherwise most requests would be
-    answered twice, though hardly any is late. None without a deadline, and if none of `here` can meet it.
+    deadline leaves more time, it is the best option half-way between the upstream's bound and that start, but
+    not before `_OVERDUE` bounds: a more accurate level is then in time, also on a busy machine. If the
+    upstream's answer is expected later than the latest start, but bound to be in time, it is started once
+    most such answers have arrived, provided that its median is still in time: otherwise most requests would
+    be answered twice, though hardly any is late. None without a deadline, and if none of `here` can meet it.
     """
     if terms.deadline_s is None:
         return None
@@ -42,6 +46,9 @@ def hedge(n: int, choice: Choice, here: Sequence[Candidate], terms: Terms) -> He
         if late_s is None:
             return None
         after_s = late_s
+    elif (early_s := _early_s(choice.option.bound_s, after_s)) < after_s:
+        after_s = early_s
+        found = choose(n, here, terms=replace(terms, deadline_s=terms.deadline_s - after_s))
     return None if _crowds(n, choice, found, here, terms, after_s) else Hedge(found, after_s)
 
 
@@ -72,6 +79,11 @@ def spare_s(choice: Choice, other: Choice, terms: Terms) -> float:
 def _latest_s(deadline_s: float, choice: Choice) -> float:
     """Return the latest start of an answer whose bound is to meet the deadline."""
     return deadline_s - _SPARE * choice.option.bound_s - _SPARE_S
+
+
+def _early_s(bound_s: float, latest_s: float) -> float:
+    """Return the start of an answer beside one of bound `bound_s`, if it is well before `latest_s`."""
+    return min(max(_OVERDUE * bound_s, (bound_s + latest_s) / 2.0), latest_s)
 
 
 def _crowds(
