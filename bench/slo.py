@@ -28,7 +28,7 @@ from slo_ablation import ablation
 from slo_faults import faults
 from slo_lab import FOLDER, Lab, jobs_of, open_lab, scenario_of, shortened
 from slo_overhead import overhead
-from slo_records import Record, shares
+from slo_records import Record, shares, unused_share
 from slo_stable import stable
 from slo_ways import ROUTED, SINGLES
 
@@ -154,6 +154,7 @@ def _details(records: Sequence[Record], whole: float, best: Sequence[Decision]) 
         "points to the oracle": 100 * points_to_oracle(records, whole, best),
         "right [%]": 100 * mean(r.label == r.right for r in answered) if answered else "",
         "by": ", ".join(f"{name} {100 * part:.0f} %" for name, part in shares(records).items()),
+        "unused hedges [% of computing]": 100 * unused_share(records),
     }
 
 

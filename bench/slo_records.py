@@ -16,11 +16,16 @@ _DATA = Path(os.environ.get("PLIANT_DATA") or ROOT.parent / "shared" / "data")
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A way's answer to a request; `accuracy` is the expected accuracy, None if it is not stated."""
+    """A way's answer to a request; `accuracy` is the expected accuracy, None if it is not stated.
+
+    It took `work_s` seconds of computing by its level; a hedge that is not used takes `unused_s` (expected).
+    """
 
     endpoint: str
     label: str
     accuracy: float | None = None
+    work_s: float = 0.0
+    unused_s: float = 0.0
 
 
 class RefusedError(Exception):
@@ -45,6 +50,8 @@ class Record:
     accuracy: float | None
     right: str
     reason: str = ""
+    work_s: float = 0.0
+    unused_s: float = 0.0
 
     @property
     def in_time(self) -> bool:
@@ -80,6 +87,12 @@ def read_texts() -> Texts:
     for example in read_examples(path, names):
         found.setdefault(len(example.text.split()), []).append((example.text, names[example.label]))
     return Texts(found)
+
+
+def unused_share(records: Sequence[Record]) -> float:
+    """The fraction of the computing of answers that was spent on hedges that were not used."""
+    unused_s = sum(r.unused_s for r in records)
+    return unused_s / max(unused_s + sum(r.work_s for r in records), 1e-9)
 
 
 def shares(records: Sequence[Record]) -> dict[str, float]:

@@ -297,6 +297,8 @@ def _asked(ask: Ask, request: TimedRequest, text: str, label: str, at_s: float) 
         None if answer is None else answer.accuracy,
         label,
         reason,
+        0.0 if answer is None else answer.work_s,
+        0.0 if answer is None else answer.unused_s,
     )
 
 

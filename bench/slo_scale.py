@@ -129,6 +129,7 @@ def _row(world: FleetWorld, fleet: Fleet, made: FleetRun, kept: np.ndarray) -> d
         "accuracy": float(made.accuracy[kept].mean()),
         "by": ", ".join(f"{t.name} {100 * s:.0f} %" for t, s in zip(world.tiers, shares, strict=True)),
         "hedged [%]": 100 * made.n_doubled / len(kept),
+        "unused hedges [% of computing]": 100 * made.unused_s / made.work_s,
         "pings": made.n_pings,
         "broadcasts": made.n_broadcasts,
         "wall s": made.wall_s,

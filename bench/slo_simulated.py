@@ -32,11 +32,12 @@ _SMALL = 1e-9
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """The result of one way in a scenario: the attained fraction of requests, and the mean accuracy above the
-    oracle's over requests that both attain.
+    oracle's over requests that both attain. `unused` is the fraction of computing on hedges not used.
     """
 
     attained: float
     points: float
+    unused: float
 
 
 def main() -> None:
@@ -67,6 +68,7 @@ def _row(world: str, seeds: Sequence[int]) -> dict[str, Any]:
         | {f"{name} [%]": 100 * mean(one.attained for one in of) for name, of in found.items()}
         | {"pliant, worst seed [%]": 100 * min(one.attained for one in ours)}
         | {"oracle [%]": 100 * mean(oracle), "points to the oracle": 100 * mean(one.points for one in ours)}
+        | {"unused hedges [% of computing]": 100 * mean(one.unused for one in ours)}
     )
 
 
@@ -85,7 +87,7 @@ def played(scenario: Scenario, policy: Policy, best: Sequence[Decision]) -> Outc
         kept.append(bool(is_kept))
         if is_kept and decision.way is not None:
             gaps.append(float(made.accuracy[i]) - decision.accuracy)
-    return Outcome(mean(kept), mean(gaps) if gaps else float("nan"))
+    return Outcome(mean(kept), mean(gaps) if gaps else float("nan"), made.unused_s / made.work_s)
 
 
 if __name__ == "__main__":

@@ -143,6 +143,7 @@ class FleetDispatch:
             watch.machine.jobs.remove(watch.job)
             watch.machine.end(watch.job)
         self.n_hedged += 1
+        asked.is_hedged = True
         if choice.target in asked.node.machines:
             self._begin_here(asked, choice)
         else:
@@ -163,6 +164,7 @@ class FleetDispatch:
         if away.is_over or asked.is_over or away.life != asked.node.n_starts:
             return
         self.n_hedged += 1
+        asked.is_hedged = True
         away.hedged = True
 
         def then(answer: Answer | None) -> None:

@@ -51,6 +51,8 @@ class Request:
     is_over: bool = False
     is_dropped: bool = False
     """The client no longer waits."""
+    is_hedged: bool = False
+    """A second endpoint got it as well, here or at the node that sent it."""
     second_failed: Callable[[], object] | None = None
     """Called if a second answer fails while the first still runs; None while none runs beside a first."""
     most_s: float | None = None

@@ -16,7 +16,8 @@ class FleetRun:
     """The result of each request: seconds (inf if it was refused), accuracy, index of the node and endpoint.
 
     `at_s` is the arrival time, `number` the index in the fleet's requests; rows are ordered by end time.
-    `wall_s` is real time; `n_doubled` counts started hedges.
+    `wall_s` is real time; `n_doubled` counts started hedges. Machines computed for `work_s` seconds, of which
+    `unused_s` were for hedged requests that another endpoint answered.
     """
 
     number: Int64[np.ndarray, " m"]
@@ -28,12 +29,16 @@ class FleetRun:
     n_pings: int
     n_broadcasts: int
     n_doubled: int
+    work_s: float
+    unused_s: float
     wall_s: float
 
 
-def run_of(rows: Sequence[Row], counts: tuple[int, int, int], wall_s: float) -> FleetRun:
-    """The results of `rows`; `counts` are pings, broadcasts and hedges."""
+def run_of(
+    rows: Sequence[Row], counts: tuple[int, int, int], work: tuple[float, float], wall_s: float
+) -> FleetRun:
+    """The results of `rows`; `counts` are pings, broadcasts and hedges, `work` are seconds of computing."""
     columns = list(zip(*rows, strict=True)) or [()] * 6
     number, by = (np.array(columns[i], np.int64) for i in (0, 4))
     at_s, seconds, accuracy = (np.array(columns[i], np.float64) for i in (1, 2, 3))
-    return FleetRun(number, at_s, seconds, accuracy, by, tuple(columns[5]), *counts, wall_s)
+    return FleetRun(number, at_s, seconds, accuracy, by, tuple(columns[5]), *counts, *work, wall_s)

@@ -66,6 +66,7 @@ class _Simulation:
         self._upkeep = Upkeep(self._clock, self._nodes, self._work_on)
         self._again: Callable[[], None] | None = None
         self._rows: list[Row] = []
+        self._work_s = self._unused_s = 0.0
 
     def run(self, clients: tuple[int, float] | None) -> FleetRun:
         begun_s = perf_counter()
@@ -78,7 +79,8 @@ class _Simulation:
         else:
             self._play_closed(*clients)
         counts = (self._upkeep.n_pings, self._upkeep.n_broadcasts, self._dispatch.n_hedged)
-        return run_of(self._rows, counts, perf_counter() - begun_s)
+        work = (self._work_s, self._unused_s)
+        return run_of(self._rows, counts, work, perf_counter() - begun_s)
 
     # -- requests come
 
@@ -170,6 +172,7 @@ class _Simulation:
             return  # its process has ended
         machine.running = None
         machine.end(job)
+        self._count_work(job.asked, seconds)
         trade, n = machine.trade, job.n
         expected_s = pick.level.at(n).median_s
         trade.observe(pick.level, n, seconds)
@@ -181,6 +184,11 @@ class _Simulation:
             waited_s = self._clock.now_s - seconds - job.came_s
             job.then(Answer(node.index, machine.spec.name, pick.level.accuracy, waited_s))
         self._upkeep.wake(node)
+
+    def _count_work(self, asked: Request | None, seconds: float) -> None:
+        self._work_s += seconds
+        if asked is not None and asked.is_hedged and (asked.is_over or asked.is_dropped):
+            self._unused_s += seconds
 
     # -- above (serve/upstream)
 
@@ -312,6 +320,7 @@ class _Simulation:
         away.is_over = True
         node, router = away.asked.node, away.asked.node.router
         if away.above is not None:
+            away.above.is_hedged |= away.asked.is_hedged
             away.above.is_dropped, away.above = True, None  # it references `away`: break the cycle
         router.leave(away.target, away.ticket, self._clock.now_s)
         self._nodes[node.links[away.target][0]].guests.pop(id(away), None)

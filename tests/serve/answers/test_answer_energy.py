@@ -108,6 +108,14 @@ def parameters(node: Running, **more: Any) -> dict[str, Any]:
     return found
 
 
+def test_samples_that_a_node_times_are_no_joules_of_answers() -> None:
+    """50 J were counted before the first request."""
+    with running(Upper(), energy=AnswerEnergy(POWER), learn_s=1e-9) as node:
+        assert metric(node, 'pliant_joules_total{target="local"}') == 0.0
+        mine = parameters(node)["energy_j"]
+        assert metric(node, 'pliant_joules_total{target="local"}') == pytest.approx(mine)
+
+
 def test_an_answer_says_what_it_took_of_the_device_where_it_started() -> None:
     """By its own power or its radio; a node above counts none for those below (CRIME 4.4)."""
     with running(Upper(mark="@up"), name="up", energy=AnswerEnergy(POWER), **fixed(*HONEST)) as up:

@@ -1,14 +1,19 @@
 """The endpoint that answers when others fail meanwhile: with an upstream that does as the test says."""
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 
 from pliant.errors import NodeError
-from pliant.ir.endpoint import Request
+from pliant.ir.curve import Curve
+from pliant.ir.endpoint import Request, ServiceLevel
 from pliant.ir.reply import Reply
-from pliant.route.choice.choose_endpoint import CLUSTER, LOCAL
-from pliant.serve.answers.routed_request import RoutedAnswer
+from pliant.route.choice.choose_endpoint import CLUSTER, LOCAL, Candidate, choose
+from pliant.route.choice.energy import PowerModel
+from pliant.serve.answers.answer_energy import AnswerEnergy
+from pliant.serve.answers.routed_request import RoutedAnswer, Tries, UnusedWork
+from pliant.serve.answers.work_item import WorkStart
 from tests.serve.answers.dispatch_fakes import (
     ABOVE,
     DEADLINE_S,
@@ -25,6 +30,8 @@ from tests.serve.answers.dispatch_fakes import (
     upstream_fails,
     word,
 )
+
+POWER = PowerModel("four watts", 0.0, 4.0, "assumed")
 
 
 def test_a_hedge_over_the_cluster_that_fails_before_the_upstream_does_leaves_the_device() -> None:
@@ -95,6 +102,7 @@ def test_work_beyond_its_bound_is_begun_elsewhere_and_the_first_answer_counts() 
     local = Held("@local", 1e-3)
     local.gate.clear()
     made = dispatcher(Above(upstream_fails), local=local, cluster=Endpoint("@cluster", 1.0))
+    made.here[LOCAL].energy = AnswerEnergy(POWER)
 
     async def run() -> RoutedAnswer:
         try:
@@ -102,10 +110,49 @@ def test_work_beyond_its_bound_is_begun_elsewhere_and_the_first_answer_counts() 
         finally:
             local.gate.set()
 
-    assert run_to_end(made, run()).target == CLUSTER
+    found = run_to_end(made, run())
+    assert found.target == CLUSTER
+    assert found.unused is not None
+    assert found.unused.seconds >= 1e-3
+    unused_s = n_of(made, "unused_seconds")
+    assert unused_s.keys() == {(LOCAL, "hedge")}, "that of the work that went on, not that of the answer"
+    assert n_of(made, "unused_joules")[(LOCAL, "hedge")] == n_of(made, "joules")[(LOCAL,)]
+    assert n_of(made, "unused_joules")[(LOCAL, "hedge")] <= POWER.compute_W * unused_s[(LOCAL, "hedge")]
     counted = n_of(made, "hedges")
     assert counted.pop((LOCAL, "here")) == 1
     assert set(counted) <= {(LOCAL, "none")}  # on a busy machine the cluster is late as well
+
+
+def test_work_for_a_caller_that_has_gone_is_counted_as_unused() -> None:
+    """Also a hedge of the node below, which takes the answer of another endpoint and ends its request."""
+    local = Held("@local", 1e-3)
+    local.gate.clear()
+    made = dispatcher(Above(upstream_fails), local=local)
+    made.router.record_failure(ABOVE, 0.0)
+
+    async def run() -> None:
+        asked = asyncio.ensure_future(made.answer(inquiry(None)))
+        while not local.begun.is_set():
+            await asyncio.sleep(0.001)
+        asked.cancel()
+        local.gate.set()
+        with suppress(asyncio.CancelledError):
+            await asked
+
+    run_to_end(made, run())
+    assert n_of(made, "unused_seconds")[(LOCAL, "gone")] > 0.0
+    assert n_of(made, "unused_joules") == {}, "its power is not known"
+
+
+def test_the_unused_work_of_an_answer_is_what_has_begun_elsewhere_on_this_device() -> None:
+    """The upstream's own work counts there; what waits leaves its queue."""
+    level = ServiceLevel(Curve(((0, 2.0), (10, 4.0))))
+    choices = [choose(5, [Candidate(name, (level,), watts=2.0)]) for name in (LOCAL, CLUSTER, "waits")]
+    begun = (WorkStart(90.0), WorkStart(99.0), WorkStart())
+    tries = Tries(here={one.target: (one, start) for one, start in zip(choices, begun, strict=True)})
+    assert tries.unused_work(ABOVE, 5, 100.0) == UnusedWork(10.0 + 3.0, 2 * 2.0 * 3.0)
+    assert tries.unused_work(LOCAL, 5, 100.0) == UnusedWork(3.0, 2.0 * 3.0)
+    assert Tries().unused_work(LOCAL, 5, 100.0) == UnusedWork(0.0, None)
 
 
 def test_who_is_refused_by_one_endpoint_here_is_answered_by_another() -> None:

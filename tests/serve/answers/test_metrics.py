@@ -22,6 +22,18 @@ def test_every_metric_of_requests_names_its_model() -> None:
         assert line.startswith(("#", "process_")) or 'model="' in line, line
 
 
+def test_hedges_start_at_zero() -> None:
+    """A rate needs a sample before the first event."""
+    with running(Upper(), name="up") as up, running(Upper(), name="end", upstreams=(up.url,)) as end:
+        text = httpx.get(f"{end.url}/metrics", timeout=PATIENCE_S).text
+        rows = [line for line in text.splitlines() if line.startswith("pliant_hedges_total{")]
+        for target in ("local", up.url):
+            for answered in ("there", "here", "none"):
+                (row,) = (one for one in rows if f'"{answered}"' in one and f'"{target}"' in one)
+                assert row.endswith(" 0.0")
+        assert 'pliant_unused_seconds_total{cause="hedge",' in text
+
+
 def test_the_process_is_measured_once_however_many_models() -> None:
     with running(Upper("first"), (Upper("second", identity="id-2"),)) as node:
         text = httpx.get(f"{node.url}/metrics", timeout=PATIENCE_S).text

@@ -89,7 +89,10 @@ class Dispatcher:
             if answer is not None:
                 self._fail_blamers(tries.blaming)
                 spent = NodeTime(tried_s + answer.spent.seconds, answer.spent.waited_s)
-                return replace(answer, spent=spent, is_hedged=tries.is_hedged)
+                if not tries.is_hedged:
+                    return replace(answer, spent=spent)
+                unused = tries.unused_work(answer.target, asked.pending.length, self._clock())
+                return replace(answer, spent=spent, is_hedged=True, unused=unused)
             if not may_forward(tries.failed, self.here):
                 asked = replace(asked, trail=replace(asked.trail, hops_left=0))
 
@@ -147,9 +150,10 @@ class Dispatcher:
         """The answer of the chosen endpoint; None if it failed, which is recorded in `tries`."""
         target, is_here = choice.target, choice.target in self.here
         try:
-            return await (
-                self._run_local(choice, asked, start) if is_here else self._call_upstream(choice, asked)
-            )
+            if not is_here:
+                return await self._call_upstream(choice, asked)
+            tries.here[target] = choice, start = choice, start or WorkStart()
+            return await self._run_local(choice, asked, tries, start)
         except (BudgetError, ClusterError) as error:  # not enough memory, or its workers failed
             if not is_here or target in tries.failed:
                 raise
@@ -163,6 +167,7 @@ class Dispatcher:
             elif error.status in BLAMES_INPUT:
                 tries.blaming.append(target)
         tries.failed = (*tries.failed, target)
+        tries.here.pop(target, None)
         self.metrics.fallbacks.labels(target).inc()
         return None
 
@@ -219,7 +224,7 @@ class Dispatcher:
             return None
         finally:
             if len(begun) > 1:
-                self._count_hedge(choice, answered)
+                self.metrics.hedges.labels(choice.target, answered).inc()
             for task in begun:
                 task.add_done_callback(_retrieve_error)
                 task.cancel()
@@ -263,7 +268,7 @@ class Dispatcher:
                 answered = "here" if found.is_second else "there"
         finally:
             if begun:
-                self._count_hedge(choice, answered)
+                self.metrics.hedges.labels(choice.target, answered).inc()
         if found.is_overtaken:
             assert self.upstreams is not None
             late_s = self._clock() - start_s - choice.seconds
@@ -287,9 +292,6 @@ class Dispatcher:
         if answer is None:
             return None
         return replace(answer, spent=NodeTime(answer.spent.seconds + tried_s, answer.spent.waited_s))
-
-    def _count_hedge(self, choice: Choice, answered: _AnsweredBy) -> None:
-        self.metrics.hedges.labels(choice.target, answered).inc()
 
     def _local_answer(
         self, choice: Choice, asked: RoutedRequest, tries: Tries, start: WorkStart
@@ -373,11 +375,16 @@ class Dispatcher:
         spent = NodeTime(self._clock() - start_s, slot.waited_s + answer.waited_s)
         return RoutedAnswer(answer.body, target, answer.node, spent, choice, slot.ticket.joules, accuracy)
 
-    async def _run_local(self, choice: Choice, asked: RoutedRequest, start: WorkStart | None) -> RoutedAnswer:
+    async def _run_local(
+        self, choice: Choice, asked: RoutedRequest, tries: Tries, start: WorkStart
+    ) -> RoutedAnswer:
         local, pending, most_s = self.here[choice.target], asked.pending, choice.option.most_s
         if most_s is not None:
             pending = replace(pending, most_s=most_s)
         done = await local.answer(pending, start)
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():  # work that has begun was completed all the same
+            self.metrics.count_unused(local.name, tries.is_hedged, done.spent_s, done.result.energy_j)
         record_stages(pending.length, local.name, done.waited_s, done.spent_s, done.result.details)
         where = "here" if local.name == LOCAL else f"by {local.name}"
         _LOG.info("%s: length %d, answered %s in %.6f s", asked.id, pending.length, where, done.spent_s)

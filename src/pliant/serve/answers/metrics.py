@@ -21,6 +21,8 @@ _ACCURACIES = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.92, 0.94, 0.96, 0.98, 1.0)
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 OUTCOMES = ("ok", "refused", "failed", "cancelled")
 DIRECTIONS = ("in", "out")
+HEDGED = ("there", "here", "none")
+UNUSED = ("hedge", "gone")
 M = TypeVar("M", bound=MetricWrapperBase)
 
 
@@ -116,9 +118,23 @@ class Metrics:
         )
         self.joules = Counter(
             "pliant_joules",
-            "Joules spent on answers by this device, its cluster or its radio, by endpoint.",
+            "Joules spent on requests by this device, its cluster or its radio, by endpoint; not those of "
+            "samples that the node times.",
             ("target",),
             registry=here,
+        )
+        unused = (
+            "on answers of this device that were not used, by endpoint and cause: another endpoint answered "
+            "first (hedge), or the caller had gone (gone)."
+        )
+        self.unused_seconds = Counter(
+            "pliant_unused_seconds",
+            f"Seconds spent {unused}",
+            ("target", "cause"),
+            registry=here,
+        )
+        self.unused_joules = Counter(
+            "pliant_unused_joules", f"Joules spent {unused}", ("target", "cause"), registry=here
         )
         self.exclusions = Counter(
             "pliant_exclusions",
@@ -207,10 +223,23 @@ class Metrics:
             self.client_bytes.labels(target, direction)
             if is_upstream:
                 self.upstream_bytes.labels(target, direction)
+        for answered in HEDGED:
+            self.hedges.labels(target, answered)
         self.fallbacks.labels(target)
         self.joules.labels(target)
         if is_upstream:
             self.mismatches.labels(target)
+            return
+        for cause in UNUSED:
+            self.unused_seconds.labels(target, cause)
+            self.unused_joules.labels(target, cause)
+
+    def count_unused(self, target: str, is_hedged: bool, seconds: float, joules: float | None) -> None:
+        """Count work for an answer that was not used; `joules` are None if unknown."""
+        cause = "hedge" if is_hedged else "gone"
+        self.unused_seconds.labels(target, cause).inc(seconds)
+        if joules is not None:
+            self.unused_joules.labels(target, cause).inc(joules)
 
     def count_refusal(self, status: int) -> None:
         """Count a request that was refused with `status` before its path was known."""
@@ -227,7 +256,7 @@ class Metrics:
             (self.attainment, ("met", "late", *OUTCOMES)),
             (self.client_bytes, DIRECTIONS),
             (self.upstream_bytes, DIRECTIONS),
-            (self.hedges, ("there", "here", "none")),
+            (self.hedges, HEDGED),
             (self.exclusions, get_args(peer_state.PeerHealth)),
             (self.pings, ("ok", "failed", "mismatch", "misbehaved")),
         ):

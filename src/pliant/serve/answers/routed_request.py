@@ -10,6 +10,7 @@ from pliant.route.choice.choose_endpoint import Choice
 from pliant.route.choice.objective import TIME, Objective
 from pliant.route.curve_advert import Trail
 from pliant.route.node_messages import NodeTime, RouteMessage
+from pliant.serve.answers.work_item import WorkStart
 from pliant.serve.protocol.inference import InferBody, InferRequest
 from pliant.serve.protocol.pending_request import PendingRequest
 
@@ -40,13 +41,22 @@ class RoutedRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class UnusedWork:
+    """Expected seconds and joules of work here whose answer is not used; None if joules do not count."""
+
+    seconds: float
+    joules: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class RoutedAnswer:
     """An answer: a session's reply, or the body from an upstream; `target` is the endpoint that gave it.
 
     `node` is the node that computed it, any number of hops away. `spent` is waiting and work, or the time at
     the upstream, without the time to read the request, which the caller counts as transfer. `choice` is the
     routing choice. `energy_j` are the joules on this device, None if not counted; `accuracy` is the expected
-    accuracy, if it was measured. With `is_hedged`, a second endpoint got the request too, or it moved there.
+    accuracy, if it was measured. With `is_hedged`, a second endpoint got the request too, or it moved there;
+    `unused` is then the work here for an answer that is not this one.
     """
 
     content: Reply[Any] | InferBody
@@ -57,6 +67,7 @@ class RoutedAnswer:
     energy_j: float | None = None
     accuracy: float | None = None
     is_hedged: bool = False
+    unused: UnusedWork | None = None
 
     @property
     def endpoint(self) -> str:
@@ -68,10 +79,22 @@ class RoutedAnswer:
 class Tries:
     """The endpoints that failed a request so far; those in `blaming` blamed the input.
 
-    `is_hedged` is set when a second endpoint gets the request while the first one has it.
+    `is_hedged` is set when a second endpoint gets the request while the first one has it. `here` are the
+    choices of endpoints of this device that have the request, with the start of their work.
     """
 
     failed: tuple[str, ...] = ()
     blaming: list[str] = field(default_factory=list)
     refusals: dict[str, NodeError] = field(default_factory=dict)  # of endpoints of this device
     is_hedged: bool = False
+    here: dict[str, tuple[Choice, WorkStart]] = field(default_factory=dict)
+
+    def unused_work(self, answered: str, n: int, now_s: float) -> UnusedWork:
+        """The work here for an input of length n that is in progress while `answered` has answered it."""
+        begun = [
+            (choice, now_s - start.begun_s)
+            for target, (choice, start) in self.here.items()
+            if target != answered and start.begun_s is not None
+        ]
+        seconds = sum(max(choice.option.level.curve.at(n), past_s) for choice, past_s in begun)
+        return UnusedWork(seconds, sum(choice.energy_j for choice, _ in begun) or None)

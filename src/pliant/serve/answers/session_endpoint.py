@@ -203,9 +203,11 @@ class SessionEndpoint:
 
     def _answer_or_error(self, pending: PendingRequest) -> Any:
         try:
-            return self._compute(pending)
+            reply = self._compute(pending)
         except PliantError as error:
             return error
+        self._count_joules(reply)
+        return reply
 
     def _with_exchanges(self, levels: tuple[ServiceLevel, ...]) -> tuple[ServiceLevel, ...]:
         """The levels with the joules of exchanges, if they are those of a cluster."""
@@ -388,9 +390,7 @@ class SessionEndpoint:
         try:
             if pending.due_s is not None and (late := self.refusal(pending, is_contended=False)) is not None:
                 raise late
-            reply = self.energy.measure(lambda: self._served.answer(pending.at(self.clock())))
-            self._count_joules(reply)
-            return reply
+            return self.energy.measure(lambda: self._served.answer(pending.at(self.clock())))
         except PliantError:
             raise
         except Exception as error:

@@ -9,6 +9,7 @@ from pliant.route.choice.energy import PowerModel, RadioModel
 from pliant.route.choice.objective import TIME, Objective
 from pliant.route.router_settings import RouterSettings
 from pliant.serve.access.security import Tls
+from pliant.serve.answers.routed_request import UnusedWork
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,8 @@ class RoutedDetails:
     """Why an endpoint answered: the rule, its estimate, and those of the others, best first.
 
     `node` is the node that computed the answer. `details` are those of the local session that answered, None
-    for another node's answer. If `is_hedged`, a second endpoint got the request as well, or it moved there.
+    for another node's answer. If `is_hedged`, a second endpoint got the request as well, or it moved there;
+    `unused` is then the work of this device for an answer that is not used.
     """
 
     node: str
@@ -52,3 +54,4 @@ class RoutedDetails:
     others: tuple[Option, ...]
     details: Any
     is_hedged: bool = False
+    unused: UnusedWork | None = None

@@ -18,7 +18,7 @@ from pliant.serve.protocol.replies import write_reply
 
 _CUTS = ("none", "trained", "measured", "untrained")
 """Reasons for left-out layers, from the best known accuracy to the least known."""
-_EXPLANATION = ("reason", "hedged", "endpoints")
+_EXPLANATION = ("reason", "hedged", "unused_s", "unused_j", "endpoints")
 """Parameters of an explained answer."""
 
 
