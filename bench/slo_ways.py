@@ -131,15 +131,22 @@ def routed(
     has_upstream: bool = True,
     is_elastic: bool = True,
     is_bounded: bool = True,
+    has_fixed_bounds: bool = False,
 ) -> Iterator[Ask]:
     """pliant's router over all three, in one session.
 
     With `is_elastic` off, every request asks for the whole model's accuracy; with `is_bounded` off, deadlines
-    are checked with medians.
+    are checked with medians, with `has_fixed_bounds` by the bounds at the start. Both concern the choice
+    among endpoints: within an endpoint, a session picks its level by bounds that adapt.
     """
     with ExitStack() as ends:
         local = ends.enter_context(open_local(bed))
-        settings = RouterSettings(local.max_length, degree=local.degree, is_bounded=is_bounded)
+        settings = RouterSettings(
+            local.max_length,
+            degree=local.degree,
+            is_bounded=is_bounded,
+            has_fixed_bounds=has_fixed_bounds,
+        )
         session = ends.enter_context(
             RoutedSession(
                 local,
@@ -156,7 +163,10 @@ def routed(
             except PliantError as error:
                 raise RefusedError(str(error)) from error
             where = reply.endpoint if reply.endpoint in (LOCAL, "cluster") else GATEWAY
-            return Answer(where, reply.label, reply.accuracy)
+            details = reply.details
+            work_s = details.expected.level.curve.at(reply.length)
+            unused_s = 0.0 if details.unused is None else details.unused.seconds
+            return Answer(where, reply.label, reply.accuracy, work_s, unused_s)
 
         yield ask
 
@@ -169,6 +179,7 @@ ABLATED: Mapping[str, Way] = {
     "without cluster": partial(routed, has_cluster=False),
     "without upstreams": partial(routed, has_upstream=False),
     "without elasticity": partial(routed, is_elastic=False),
+    "bounds of the start": partial(routed, has_fixed_bounds=True),
     "without bounds": partial(routed, is_bounded=False),
 }
 """pliant's router, each without one of its parts."""

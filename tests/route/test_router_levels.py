@@ -1,11 +1,14 @@
 """A router whose endpoints offer levels of accuracy, and whose upstreams hang, leave and come back."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pliant.ir.curve import Curve
 from pliant.ir.endpoint import ServiceLevel
+from pliant.ir.times.bounded_level import scale_curve
 from pliant.route.advert_cache import advert_of, wait_beyond
 from pliant.route.choice.choose_endpoint import CLUSTER, LOCAL, Candidate
 from pliant.route.choice.request_terms import Terms
@@ -257,6 +260,20 @@ def test_a_router_without_bounds_keeps_deadlines_by_medians() -> None:
         node = Router("here", RouterSettings(100, is_bounded=is_bounded))
         node.offer((quick, whole))
         assert node.choose(5, 1.0, terms=Terms(deadline_s=0.2)).option.accuracy == accuracy
+
+
+def test_fixed_bounds_are_those_at_the_start_over_the_latest_medians() -> None:
+    """What adapting them is worth; bench/slo.py runs it beside a router without any."""
+    node = router("up", settings=RouterSettings(100, has_fixed_bounds=True))
+    for whole_s, spread in ((0.1, 1.5), (0.2, 4.0)):
+        levels = [(0.8, 0.5), (0.9, 1.0)]
+        curves = [(accuracy, Curve(((0, part * whole_s),))) for accuracy, part in levels]
+        told = tuple(ServiceLevel(c, a, scale_curve(c, spread)) for a, c in curves)
+        node.offer(told)
+        node.record_advert("up", replace(word("up"), levels=told), 1.0)
+        for option in node.options(5, 1.0, terms=Terms(accuracy_floor=0.9)):
+            way_s = 0.1 if option.name == "up" else 0.0
+            assert option.bound_s == pytest.approx(way_s + 1.5 * whole_s)
 
 
 def test_an_upstream_is_bound_neither_by_its_word_nor_by_what_was_late_without_bounds() -> None:

@@ -13,6 +13,7 @@ from pliant.route.choice.crowding import Dependents
 from pliant.route.choice.energy import local_candidate
 from pliant.route.choice.input_needs import NO_NEEDS, InputNeeds
 from pliant.route.choice.request_terms import Terms
+from pliant.route.level_bounds import LevelBounds
 from pliant.route.probe_schedule import ProbeSchedule
 from pliant.route.router_settings import RouterSettings
 from pliant.route.upstream.upstream_queue import RecentAverage
@@ -40,6 +41,7 @@ class LocalEndpoint:
         self.name = name
         self._settings = settings
         self._times = LocalTimes(settings.fit, settings.max_n, prior)
+        self._bounds = LevelBounds(settings)
         self._probes = ProbeSchedule(settings.probe_after_s, prior)
         self._offered: tuple[ServiceLevel, ...] | None = None
         self._is_quicker = False
@@ -69,9 +71,7 @@ class LocalEndpoint:
             if levels is None:
                 curve = self._times.curve
                 levels = _UNKNOWN if curve is None else (ServiceLevel(curve),)
-            if not self._settings.is_bounded:
-                levels = tuple(level.unbounded for level in levels)
-            self._way = local_candidate(levels, 0.0, self._watts, self.name)
+            self._way = local_candidate(self._bounds.applied_to(levels), 0.0, self._watts, self.name)
         return self._way
 
     @property

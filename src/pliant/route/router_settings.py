@@ -18,8 +18,9 @@ class RouterSettings:
     `adapts_pings` at once after a surprising round trip, after up to four times as long without one, and
     eight times later if the possible saving is less than the ping takes. A broadcast triggers a ping of the
     node that it names, at most one per `retry_s`; with `trusts_broadcasts` its curve is used directly.
-    Deadlines are met by bounds that 95 % of answers stay under, by medians unless `is_bounded`. If this
-    device looks slower than before, and got no input for `probe_after_s`, it is probed.
+    Deadlines are met by bounds that 95 % of answers stay under, by medians unless `is_bounded`; with
+    `has_fixed_bounds` by the bounds that an endpoint told first, relative to its medians. If this device
+    looks slower than before, and got no input for `probe_after_s`, it is probed.
     """
 
     max_n: int
@@ -28,6 +29,7 @@ class RouterSettings:
     degree: int = 1
     is_robust: bool = True
     is_bounded: bool = True
+    has_fixed_bounds: bool = False
     threshold_s: float = 1e-3
     threshold_ratio: float = 0.05
     ping_after_s: float = 60.0

@@ -13,6 +13,7 @@ from pliant.route.choice.choose_endpoint import Candidate
 from pliant.route.choice.energy import remote_candidate
 from pliant.route.choice.radio_use import RadioUse
 from pliant.route.curve_advert import CurveAdvert
+from pliant.route.level_bounds import LevelBounds
 from pliant.route.router_settings import RouterSettings
 from pliant.route.upstream.peer_state import PeerHealth, PeerState
 from pliant.route.upstream.silence import SilenceDetector
@@ -62,10 +63,9 @@ class Successor:
         self._failures, self._is_mismatched = 0, False
         self._silence = SilenceDetector()
         self.is_ping_pending = False
-        """Whether a ping is pending."""
         self._asides = self._strikes = self._honest = 0
         self._crowded_s: deque[float] = deque(maxlen=_CROWD)
-        self._way_bound = AdaptiveBound()
+        self._way_bound, self._bounds = AdaptiveBound(), LevelBounds(settings)
         self._accuracy: float | None = None
         self._aside_until_s = self._struck_at_s = float("-inf")
 
@@ -100,7 +100,8 @@ class Successor:
         assert self.advert is not None
         if self._candidate is None:
             link = self.transfer
-            self._levels = self._levels or tuple([self._judged(level) for level in self.advert.levels])
+            told = self.advert.levels
+            self._levels = self._levels or self._bounds.applied_to([self._judged(level) for level in told])
             self._candidate = remote_candidate(
                 self.name,
                 self._levels,
@@ -114,9 +115,8 @@ class Successor:
 
     def _judged(self, level: ServiceLevel) -> ServiceLevel:
         """Return an advertised level in the form used by choices."""
-        if level.accuracy is None and level.fidelity == 1.0:
-            level = replace(level, accuracy=self._accuracy)
-        return level if self._settings.is_bounded else level.unbounded
+        is_unknown = level.accuracy is None and level.fidelity == 1.0
+        return replace(level, accuracy=self._accuracy) if is_unknown else level
 
     def enter(self, n: int, now_s: float, level: ServiceLevel | None = None) -> QueueTicket:
         """Register an input of length n for it, to be answered at `level` (None: the most accurate)."""
@@ -190,7 +190,7 @@ class Successor:
     @property
     def _way_factor(self) -> float:
         """The bound of the way as a multiple of its time."""
-        return max(self._silence.least_bound, self._way_bound.factor()) if self._settings.is_bounded else 1.0
+        return max(self._silence.least_bound, self._way_bound.factor()) if self._bounds.are_adaptive else 1.0
 
     def _shows_way(self, took_s: float, ticket: QueueTicket | None) -> bool:
         """Return whether an answer shows the time of the way: one without concurrent requests does.
