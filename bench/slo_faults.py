@@ -1,10 +1,13 @@
-"""[slo.faults] An hour with compressed gaps: every request is answered once, correctly, or refused in
-time.
+"""[slo.faults] An hour with compressed gaps: every request is answered once, correctly, or refused at once.
+
+A refusal comes at once if no endpoint can answer, or once an endpoint has failed that had the request.
 """
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import inf
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -14,40 +17,45 @@ from report import Report
 from research.deadline_world import Scenario
 from slo_lab import Lab, jobs_of
 from slo_records import Record, Texts
-from slo_rig import MODEL
+from slo_rig import MODEL, courses
 from slo_ways import ROUTED, SINGLES
 
 _LATE_S = 0.1
 """The allowed delay of a refusal after the deadline, for waking a thread."""
+AT_ONCE_S = 0.1
+"""The most that a refusal takes if no endpoint could answer."""
 
 
 def faults(report: Report, lab: Lab, scenarios: Sequence[Scenario]) -> None:
     """One row for each way and seed, including single ways; the claim is for routed ways."""
     rows: list[dict[str, Any]] = []
+    delays: list[dict[str, Any]] = []
     lab.fill(jobs_of((*SINGLES, *ROUTED), scenarios))
     for scenario in scenarios:
         right = references(scenario, lab.texts)
         whole = lab.known(scenario).levels[-1].accuracy
         for way in (*SINGLES, *ROUTED):
             records, twice = lab.run(way, scenario)
-            wrong, lost = wrong_of(records, right), lost_of(records)
+            wrong, lost, slow = wrong_of(records, right), lost_of(records), slow_of(records, scenario)
             rows.append(
                 {"way": way, "seed": scenario.seed, "requests": len(records)}
                 | {"attained [%]": 100 * sum(r.attained(whole) for r in records) / len(records)}
                 | _counts(records)
                 | {"no word in time": len(lost), "wrong": len(wrong), "executed twice above": twice}
             )
+            delays.append({"way": way, "seed": scenario.seed} | refusal_delays(records, scenario))
             if way in ROUTED:
                 report.claim(
                     "slo.faults",
-                    f"{len(lost)} without a word in time, {len(wrong)} wrong, {twice} executed twice, of "
-                    f"{len(records)}",
-                    "every request is answered once, correctly, or refused by its deadline",
-                    not (lost or wrong or twice) and len(records) == len(scenario.requests),
+                    f"{len(lost)} without a word in time, {len(wrong)} wrong, {twice} executed twice, "
+                    f"{len(slow)} refused later without a fault, of {len(records)}",
+                    "every request is answered once, correctly, or refused at once, or after a fault",
+                    not (lost or wrong or twice or slow) and len(records) == len(scenario.requests),
                     f"{way}; an hour in {scenario.duration_s / scenario.speed:g} s; right is what some level "
-                    "of the model says of the text",
+                    f"of the model says of the text, at once is within {1e3 * AT_ONCE_S:g} ms",
                 )
     report.table("An hour with faults", rows)
+    report.table(f"Refusals within {1e3 * AT_ONCE_S:g} ms, and later ones", delays)
 
 
 def references(scenario: Scenario, texts: Texts) -> Mapping[int, frozenset[str]]:
@@ -73,6 +81,46 @@ def wrong_of(records: Sequence[Record], right: Mapping[int, frozenset[str]]) -> 
 def lost_of(records: Sequence[Record]) -> list[Record]:
     """Requests that were neither answered nor refused by their deadline."""
     return [r for r in records if r.label is None and r.seconds > r.deadline_s + _LATE_S]
+
+
+def later_of(records: Sequence[Record]) -> list[Record]:
+    """Refusals that did not come at once."""
+    return [r for r in records if r.label is None and r.seconds > AT_ONCE_S]
+
+
+def slow_of(records: Sequence[Record], scenario: Scenario) -> list[Record]:
+    """Refusals that did not come at once, while no link and no device failed."""
+    return [r for r in later_of(records) if not has_fault(scenario, r)]
+
+
+def has_fault(scenario: Scenario, record: Record) -> bool:
+    """Whether a device was gone or the link was cut at any time from a request's arrival to its end."""
+    ends_s = record.at_s + record.seconds * scenario.speed
+    states = [(scenario.link.starts, [link is None for link in scenario.link.links])]
+    paces = [course.slower for course in courses(scenario).values()]
+    states += [(pace.starts, [times == inf for times in pace.values]) for pace in paces]
+    for starts, is_gone in states:
+        ends = (*starts[1:], inf)
+        for begin_s, end_s, gone in zip(starts, ends, is_gone, strict=True):
+            if gone and begin_s <= ends_s and end_s >= record.at_s:
+                return True
+    return False
+
+
+def refusal_delays(records: Sequence[Record], scenario: Scenario) -> dict[str, Any]:
+    """How soon refusals came: those at once, and the later ones, with and without a fault meanwhile."""
+    seconds = [r.seconds for r in records if r.label is None]
+    at_once = [s for s in seconds if s <= AT_ONCE_S]
+    later = [s for s in seconds if s > AT_ONCE_S]
+    return {
+        "at once": len(at_once),
+        "median ms": 1e3 * median(at_once) if at_once else "",
+        "worst ms": 1e3 * max(at_once) if at_once else "",
+        "later": len(later),
+        "median ms of later": 1e3 * median(later) if later else "",
+        "worst ms of later": 1e3 * max(later) if later else "",
+        "without a fault": len(slow_of(records, scenario)),
+    }
 
 
 def _counts(records: Sequence[Record]) -> dict[str, Any]:

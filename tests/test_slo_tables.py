@@ -3,13 +3,17 @@
 import importlib
 from collections.abc import Callable
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
+from pliant.ir.link import Link
 from research.deadline_oracle import Decision
+from research.deadline_world import Course, Scenario, Steps
+from research.series import LinkSeries
 
 BENCH = Path(__file__).parent.parent / "bench"
 
@@ -81,6 +85,30 @@ def test_a_share_that_swings_between_windows_is_seen(load: Callable[[str], Modul
     assert stable.swing(early + steady, 60.0, 10.0) == 0.0
     turned = [replace(r, endpoint="local") if 90 <= r.at_s < 100 else r for r in steady]
     assert stable.swing(early + turned, 60.0, 10.0) == pytest.approx(0.5)
+
+
+def test_a_refusal_comes_at_once_or_after_a_fault(load: Callable[[str], ModuleType]) -> None:
+    """One that waits for its deadline, though nothing failed, could have been refused at once."""
+    faults, up = load("slo_faults"), Course(0.1, Steps((0.0,), (1.0,)))
+    gone = Course(0.1, Steps((0.0, 100.0, 110.0), (1.0, inf, 1.0)))
+    link = LinkSeries((0.0, 200.0, 210.0), (Link(0.01, 1e6), None, Link(0.01, 1e6)))
+    scenario = Scenario("w", 1, 300.0, 60.0, (), up, up, {"worker": gone}, link, ())
+
+    def refused(at_s: float, seconds: float) -> Any:
+        return record(load, label=None, at_s=at_s, seconds=seconds)
+
+    soon, slow = [refused(50.0, 0.002), refused(50.0, 0.004)], refused(50.0, 0.2)
+    near = [refused(at_s, 0.2) for at_s in (90.0, 105.0, 109.0, 205.0)]  # 0.2 s are 12 s of the world
+    records = [record(load), *soon, slow, *near]
+    assert faults.slow_of(records, scenario) == [slow]
+    found = faults.refusal_delays(records, scenario)
+    assert (found["at once"], found["median ms"], found["worst ms"]) == (2, 3.0, 4.0)
+    assert (found["later"], found["worst ms of later"], found["without a fault"]) == (5, 200.0, 1)
+
+
+def test_the_share_of_computing_for_hedges_that_are_not_used(load: Callable[[str], ModuleType]) -> None:
+    records = [record(load, work_s=0.3), record(load, work_s=0.5, unused_s=0.2)]
+    assert load("slo_records").unused_share(records) == pytest.approx(0.2)
 
 
 def test_wrong_and_lost_requests_are_told_apart(load: Callable[[str], ModuleType]) -> None:
