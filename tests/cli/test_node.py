@@ -82,6 +82,7 @@ def test_explain_takes_the_deadline_and_the_floor_of_a_request(
         found = as_json(*words)
         assert (found["deadline_s"], found["accuracy_floor"]) == (0.03, 0.88)
         assert found["candidates"][0]["accuracy"] >= 0.88
+        assert found["candidates"][0]["memory"]["held_bytes"] > 1_000_000
         assert (found["target"] is None) == ("no answer is in time" in found["reason"])
         unreached = as_json(*words[:-1], 0.99)
         assert (unreached["target"], unreached["candidates"][0]["constraint"]) == (None, "floor")

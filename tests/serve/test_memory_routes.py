@@ -48,6 +48,8 @@ def test_a_text_too_long_for_the_memory_is_answered_above(tiny_store: Callable[.
         assert local.constraint == "memory"
         assert local.most_n is not None
         assert 8 <= local.most_n < n
+        assert local.memory is not None
+        assert local.memory.most_bytes == least
         reply = model(LONG)
         assert reply.endpoint == "large"
         np.testing.assert_allclose(reply.logits, whole(LONG).logits, rtol=0, atol=1e-5)
@@ -57,6 +59,21 @@ def test_a_text_too_long_for_the_memory_is_answered_above(tiny_store: Callable[.
         until(lambda: httpx.post(url, json=body).status_code == 200)  # it knows the node above by then
         assert httpx.post(url, json=body).json()["parameters"]["endpoint"] == "large"
         assert metric(small, "pliant_fallbacks_total") == 0
+
+
+def test_an_explanation_gives_the_bytes_that_an_answer_reads(tiny_store: Callable[..., Path]) -> None:
+    """Of each model on its own limit; no longer only where several models share one."""
+    store = tiny_store(n_layers=4, widths=(2, 4))
+    options = {"memory": "10MB", "preload": 0, "length": 8, "profile": paper_profile()}
+    with pliant.open(store, **options, upstreams=["http://127.0.0.1:1"]) as model:
+        row = model.explain(tokens=8).candidates[0]
+        assert row.memory is not None
+        assert row.memory.held_bytes == model.local.memory.predicted_bytes <= row.memory.most_bytes
+        assert row.memory.most_bytes == 10_000_000
+        reply = model(model.local.sample(8))
+        assert row.memory.load_bytes == reply.details.details.read_bytes > 0
+        (floor,) = {level.accuracy for level in model.levels()[:1]}
+        assert model.explain(tokens=8, floor=floor).candidates[0].memory.load_bytes <= row.memory.load_bytes
 
 
 def test_what_only_an_upstream_has_the_memory_for_waits_for_its_return(

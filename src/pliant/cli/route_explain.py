@@ -24,6 +24,10 @@ class ExplainArguments:
         float | None,
         typer.Option(help="Accuracy floor of the request, 0 to 1.", min=0, max=1, show_default="the node's"),
     ] = None
+    objective: Annotated[
+        str | None,
+        typer.Option(help="Objective of the request: time, energy, or mix:0.3.", show_default="the node's"),
+    ] = None
     model: Annotated[
         str | None,
         typer.Option(help="Name of the model, if the node serves several.", show_default="the first one"),
@@ -47,7 +51,10 @@ def explain(args: ExplainArguments) -> None:
     token = None if args.token_file is None else read_tokens(args.token_file)[0]
     deadline_s = None if args.deadline is None else parse_seconds(args.deadline)
     terms = Terms(deadline_s, args.floor)
-    found = request_explanation(args.node, args.length, token, Tls(ca=args.ca).client(), terms, args.model)
+    tls = Tls(ca=args.ca).client()
+    found = request_explanation(
+        args.node, args.length, token, tls, terms, args.model, objective=args.objective
+    )
     if args.json:
         print_json(found)
         return

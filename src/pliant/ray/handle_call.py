@@ -11,7 +11,7 @@ from pliant.ray.replica_advert import EMPTY_TEXT
 from pliant.route.choice.request_terms import Terms
 from pliant.run.session.feeds import convert_feed
 from pliant.run.session.text_feeds import as_bytes
-from pliant.serve.node.serving_node import InferCall, InferResponse
+from pliant.serve.node.infer_call import InferCall, InferResponse
 from pliant.serve.protocol.client_messages import read_answer
 from pliant.serve.protocol.inference import Signature
 from pliant.serve.protocol.oip_tensors import DATATYPES, write_bytes

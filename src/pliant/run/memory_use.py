@@ -18,6 +18,18 @@ from pliant.system import is_file_map, resident_bytes
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryNeed:
+    """The bytes that a session holds now, of at most `most_bytes` (None: no limit).
+
+    An answer loads `load_bytes` besides, None if unknown.
+    """
+
+    held_bytes: int
+    most_bytes: int | None = None
+    load_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryPart:
     """One part of a session's memory; `predicted_bytes` is None where there is no prediction."""
 

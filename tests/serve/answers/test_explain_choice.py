@@ -4,10 +4,11 @@ from dataclasses import replace
 
 from pliant.ir.curve import Curve
 from pliant.ir.endpoint import ServiceLevel
-from pliant.route.choice.objective import TIME
+from pliant.route.choice.energy import LTE, PowerModel
+from pliant.route.choice.objective import ENERGY, TIME
 from pliant.route.choice.request_terms import Terms
 from pliant.serve.answers.explain_choice import explain
-from tests.route.routers import router
+from tests.route.routers import SETTINGS, router
 
 
 def test_each_endpoint_has_a_line_and_the_last_one_says_why() -> None:
@@ -32,6 +33,23 @@ def test_a_round_trip_without_a_measurement_is_not_printed_as_a_time() -> None:
     row = explain(node, 5, TIME, Terms(), 1.0).candidates[-1]
     assert "too short to measure" in replace(row, rtt_s=0.0, age_s=0.5).summary
     assert "round trip not measured yet" in replace(row, rtt_s=0.05, age_s=None).summary
+
+
+def test_joules_that_are_not_counted_are_said_to_be_none() -> None:
+    """An upstream was chosen for "the least energy", and no energy was shown."""
+    power = PowerModel("here", 0.0, 4.0, "assumed")
+    settings = {"power": power}, {"radio": LTE}, {"power": power, "radio": LTE}, {}
+    for given, here, above in zip(
+        settings,
+        ("J;", "0 J (no --power)", "J;", None),
+        ("0 J (no --radio)", "J;", "J;", None),
+        strict=True,
+    ):
+        node = router("http://up:1", settings=replace(SETTINGS, **given))  # type: ignore[arg-type]
+        rows = explain(node, 5, ENERGY, Terms(), 1.0).candidates
+        for row, shown in zip(rows, (here, above), strict=True):
+            assert (" J" in row.summary) is (shown is not None)
+            assert shown is None or shown in f"{row.summary};"
 
 
 def test_a_refusal_says_what_there_is() -> None:

@@ -126,8 +126,11 @@ def test_an_objective_is_text_for_a_session_and_for_a_call() -> None:
                 assert (reply.endpoint, reply.details.is_hedged) == ("above", False)
                 assert reply.details.reason == f"the most accurate, then the least {cost}"
                 assert objective_above(between) == weights
+                assert session.explain(1, objective=objective).reason == reply.details.reason
             with pytest.raises(InputError, match="is not an objective"):
                 session(feeds, objective="cheap")
+            with pytest.raises(InputError, match="is not an objective"):
+                session.explain(1, objective="cheap")
     with RoutedSession(local) as session, pytest.raises(InputError, match=r"Routing\(power=\.\.\.\)"):
         session(feeds, objective="energy")
     with pytest.raises(InputError, match="is not an objective"):

@@ -28,7 +28,7 @@ class Level:
 
     `ends` are the times at the two ends. `accuracy` is a fraction, None if it was not measured; then `rank`
     orders the levels (more is better), otherwise it equals the accuracy. `key` is the endpoint's own name for
-    it.
+    it. An answer reads `load_bytes`, None if unknown.
     """
 
     first: int
@@ -37,6 +37,7 @@ class Level:
     accuracy: float | None
     rank: float
     ends: tuple[Timing, Timing]
+    load_bytes: int | None = None
     _curve: TimingCurve = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

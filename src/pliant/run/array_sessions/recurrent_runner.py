@@ -114,6 +114,11 @@ class RecurrentRunner:
         return 0 if self.loading_s else self._needed_bytes
 
     @property
+    def needed_bytes(self) -> int:
+        """Bytes that it holds to answer."""
+        return self._needed_bytes
+
+    @property
     def most_bytes(self) -> int | None:
         """The memory limit; with a shared budget, the current share."""
         return self._most if self._shared is None else self._needed_bytes

@@ -32,7 +32,7 @@ from pliant.run.array_sessions.recurrent_plan import RecurrentPlan
 from pliant.run.array_sessions.recurrent_runner import LEAST_STEPS, RecurrentRunner
 from pliant.run.batches.text_batches import group_texts
 from pliant.run.execute_inline import execute_inline, inline_spans
-from pliant.run.memory_use import MemoryUse, scratch_part
+from pliant.run.memory_use import MemoryNeed, MemoryUse, scratch_part
 from pliant.run.process_memory import MemoryBudget
 from pliant.run.session.feeds import FeedsLike
 from pliant.run.session.ports import describe_session
@@ -116,6 +116,11 @@ class RecurrentSession(TextSession[None]):
     def most_length(self, like: Request | None = None) -> int | None:
         """The most words that there is memory for; the largest share of a shared budget counts."""
         return self.runner.most_steps
+
+    def need(self, length: int, accuracy: float | None = None) -> MemoryNeed:
+        runner = self.runner
+        held_bytes, most_bytes = runner.held_bytes, runner.most_bytes
+        return MemoryNeed(held_bytes, most_bytes, runner.needed_bytes - held_bytes)
 
     @property
     def weight_bytes(self) -> int:

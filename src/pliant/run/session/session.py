@@ -22,7 +22,7 @@ from pliant.ir.times.limited_levels import LimitedLevels, check_length
 from pliant.ir.times.timing import Timing
 from pliant.kernels.runtime.fork_safe_lock import ForkSafeLock
 from pliant.run.emulated_device import EmulatedDevice
-from pliant.run.memory_use import MemoryUse
+from pliant.run.memory_use import MemoryNeed, MemoryUse
 from pliant.run.process_memory import BudgetedSession
 from pliant.run.session.feeds import FeedsLike
 from pliant.run.session.ports import Feeds, parse_run_arguments
@@ -225,6 +225,10 @@ class Session(ABC, Generic[D]):
         With `like`, inputs whose shape differs from that one in the last open dimension only.
         """
         return None
+
+    def need(self, length: int, accuracy: float | None = None) -> MemoryNeed:
+        """The memory for an answer of that accuracy, by default the best. Fast."""
+        return MemoryNeed(self.weight_bytes)
 
     def compiling(self, request: Request) -> Timing | None:
         """The expected time to compile for the shape of this request; None if that is done. Fast."""

@@ -53,6 +53,7 @@ def _level(runner: SubmodelRunner, first: int, last: int, target_s: float) -> Le
         key=target_s,
         accuracy=plan.expected_accuracy,
         rank=share if plan.expected_accuracy is None else plan.expected_accuracy,
+        load_bytes=sum(map(plan.load_bytes, range(plan.n))),
         ends=(_time(runner, max(1, first), target_s), _time(runner, last, target_s)),
     )
 

@@ -23,7 +23,7 @@ from pliant.models.tokenizer import TokenizedInput, open_tokenizer, refuse_paddi
 from pliant.plan.plan import Plan
 from pliant.quantities import check_whole, parse_bytes, parse_seconds
 from pliant.run.batches.text_batches import group_texts
-from pliant.run.memory_use import MemoryUse
+from pliant.run.memory_use import MemoryNeed, MemoryUse
 from pliant.run.pressure import PressureFlag
 from pliant.run.process_memory import MemoryBudget
 from pliant.run.session.feeds import FeedsLike
@@ -147,17 +147,15 @@ class ElasticSession(TextSession[ElasticDetails]):
 
         The plan is then ready to run. A target that no plan meets gives the smallest submodel.
         """
-        target_s = parse_seconds(latency)
         with self._turns.lock:
             self._check_open()
-            return self.runner.plan(n_tokens, target_s)
+            return self.runner.plan(n_tokens, parse_seconds(latency))
 
     def forecast(self, n_tokens: int, latency: str | float, percentile: Percentile = "median") -> float:
         """Seconds from text to answer of `plan_at(n_tokens, latency)`, by the profile."""
-        target_s = parse_seconds(latency)
         with self._turns.lock:
             self._check_open()
-            program = self.runner.bound(n_tokens, target_s).pipeline.program
+            program = self.runner.bound(n_tokens, parse_seconds(latency)).pipeline.program
             return self.runner.planner.forecast(program, n_tokens, percentile)[0]
 
     def encode(self, text: str, pair: str | None = None) -> TokenizedInput:
@@ -211,6 +209,10 @@ class ElasticSession(TextSession[ElasticDetails]):
 
     def most_length(self, like: Request | None = None) -> int | None:
         return self._plans.limit.most_tokens
+
+    def need(self, length: int, accuracy: float | None = None) -> MemoryNeed:
+        load_bytes = self.trade.pick(length, accuracy).level.load_bytes
+        return MemoryNeed(self.runner.held_bytes, self.options.memory_bytes, load_bytes)
 
     def look_again(self) -> None:
         """Divide the shared budget among the models anew, by their recent request rates."""
@@ -269,10 +271,9 @@ class ElasticSession(TextSession[ElasticDetails]):
         so that requests do not pay the extra cost of a first run (planning, kernel tables, fresh pages). A
         warm session is warmed up again when it is retargeted. Raises the errors of a request.
         """
-        short = self.encode("a")
         with self._turns.lock:
             self._check_open()
-            self.runner.warm_up(short)
+            self.runner.warm_up(self.encode("a"))
 
     def retarget(
         self,

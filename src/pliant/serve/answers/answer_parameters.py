@@ -4,14 +4,14 @@ import msgspec
 
 from pliant.ir.reply import Reply
 from pliant.route.router import Router
-from pliant.serve.answers.explain_choice import explain_answer
+from pliant.serve.answers.explain_choice import MemoryOf, explain_answer
 from pliant.serve.answers.routed_request import RoutedAnswer, RoutedRequest
 
 _ENCODER = msgspec.json.Encoder()
 
 
 def answer_parameters(
-    asked: RoutedRequest, answer: RoutedAnswer, router: Router, now_s: float
+    asked: RoutedRequest, answer: RoutedAnswer, router: Router, now_s: float, memory_of: MemoryOf
 ) -> dict[str, object]:
     """The parameters of a response at `now_s`, in addition to those in another node's response.
 
@@ -32,7 +32,11 @@ def answer_parameters(
         found["met"] = met
     if asked.request.explains:
         found["reason"], found["hedged"] = answer.choice.reason, answer.is_hedged
+        if answer.unused is not None:
+            found["unused_s"] = answer.unused.seconds
+            if answer.unused.joules is not None:
+                found["unused_j"] = answer.unused.joules
     if asked.shows_endpoints:
-        rows = explain_answer(router, asked.pending.length, answer.choice, now_s)
+        rows = explain_answer(router, asked.pending.length, answer.choice, now_s, memory_of)
         found["endpoints"] = _ENCODER.encode(rows).decode()
     return found

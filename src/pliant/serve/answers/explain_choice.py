@@ -1,6 +1,6 @@
 """Explain a node's routing choice for each endpoint."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from pliant.errors import BudgetError, RouteError
@@ -11,6 +11,7 @@ from pliant.route.choice.request_terms import Terms
 from pliant.route.router import Router
 from pliant.route.upstream.peer_state import PeerState
 from pliant.run.process_memory import MemoryShare
+from pliant.serve.answers.endpoint_memory import EndpointMemory
 
 _REASONS = {
     "unknown": "has not answered a ping yet",
@@ -26,6 +27,8 @@ _CONSTRAINTS = {
 }
 _UNKNOWN = (None,) * 5
 """Times and energy of an endpoint that cannot be asked."""
+MemoryOf = Callable[[str, int, float | None], EndpointMemory]
+"""The memory of an endpoint of this device for an answer: its name, the length and the accuracy."""
 _NOT_ASKED = "had no room, had failed or was already asked when the request was routed"
 
 
@@ -36,7 +39,9 @@ class EndpointEstimate:
     95 % of its answers take at most `bound_s`, with `accuracy` (a fraction). `constraint` is the term of the
     request that it violates, or "memory". There is memory for inputs of up to length `most_n` (None: all
     that the model takes). Of the seconds of the answer, `compiling_s` are for compiling for the input's
-    shape. `age_s` is the time since the last contact; `reason` is why it is excluded.
+    shape. `age_s` is the time since the last contact; `reason` is why it is excluded. `memory` is that of an
+    endpoint of this device; of an upstream only `most_n` is known. `uncounted` is the option without which
+    `energy_j` is 0, on a node that counts other joules.
     """
 
     target: str
@@ -55,6 +60,8 @@ class EndpointEstimate:
     bandwidth_Bps: float | None = None
     most_n: int | None = None
     compiling_s: float | None = None
+    memory: EndpointMemory | None = None
+    uncounted: str | None = None
 
     @property
     def summary(self) -> str:
@@ -66,8 +73,9 @@ class EndpointEstimate:
             found.append(f"transfer and queue {format_seconds(self.transfer_s)}")
         if self.compiling_s:
             found.append(f"compiling for this shape {format_seconds(self.compiling_s)}")
-        if self.energy_j:
-            found.append(f"{self.energy_j:.3g} J")
+        if self.energy_j is not None and (self.energy_j or self.uncounted):
+            why = f" (no {self.uncounted})" if self.uncounted else ""
+            found.append(f"{self.energy_j:.3g} J{why}")
         if self.rtt_s is not None and self.bandwidth_Bps is not None and self.age_s is not None:
             trip = format_seconds(self.rtt_s) if self.rtt_s else "too short to measure"
             found.append(f"round trip {trip}, {format_bytes(self.bandwidth_Bps)}/s")
@@ -75,6 +83,8 @@ class EndpointEstimate:
             found.append("round trip not measured yet")
         if self.age_s is not None:
             found.append(f"last contact {format_seconds(self.age_s)} ago")
+        if self.memory is not None:
+            found.append(f"{self.memory}")
         if self.most_n is not None:
             found.append(f"memory for lengths up to {self.most_n}")
         why = self.reason or _CONSTRAINTS.get(self.constraint or "", "")
@@ -122,7 +132,14 @@ class Explanation:
         return "\n".join(lines)
 
 
-def explain(router: Router, n: int, objective: Objective, terms: Terms, now_s: float) -> Explanation:
+def explain(
+    router: Router,
+    n: int,
+    objective: Objective,
+    terms: Terms,
+    now_s: float,
+    memory_of: MemoryOf | None = None,
+) -> Explanation:
     """Every endpoint with its estimates, excluded upstreams too; those of this device first."""
     try:
         choice = router.choose(n, now_s, objective, terms=terms, is_coming=False)
@@ -131,14 +148,16 @@ def explain(router: Router, n: int, objective: Objective, terms: Terms, now_s: f
     except (RouteError, BudgetError) as refusal:
         target, reason, chosen = None, str(refusal), {}
     found = {option.name: option for option in router.options(n, now_s, objective, terms)} | chosen
-    rows = _rows(router, n, found, target, now_s)
+    rows = _rows(router, n, found, target, now_s, memory_of)
     return Explanation(router.name, n, terms.deadline_s, terms.accuracy_floor, target, reason, rows)
 
 
-def explain_answer(router: Router, n: int, choice: Choice, now_s: float) -> tuple[EndpointEstimate, ...]:
+def explain_answer(
+    router: Router, n: int, choice: Choice, now_s: float, memory_of: MemoryOf | None = None
+) -> tuple[EndpointEstimate, ...]:
     """Every endpoint with the estimates by which `choice` was made for an input of length n."""
     found = {option.name: option for option in (choice.option, *choice.runners_up)}
-    rows = _rows(router, n, found, choice.target, now_s)
+    rows = _rows(router, n, found, choice.target, now_s, memory_of)
     return tuple(
         row if row.target in found or row.reason is not None else replace(row, reason=_NOT_ASKED)
         for row in rows
@@ -146,14 +165,27 @@ def explain_answer(router: Router, n: int, choice: Choice, now_s: float) -> tupl
 
 
 def _rows(
-    router: Router, n: int, found: Mapping[str, Option], target: str | None, now_s: float
+    router: Router,
+    n: int,
+    found: Mapping[str, Option],
+    target: str | None,
+    now_s: float,
+    memory_of: MemoryOf | None,
 ) -> tuple[EndpointEstimate, ...]:
-    rows = []
+    rows, power, radio = [], router.settings.power, router.settings.radio
     for name in router.endpoints:
         why = "not measured yet; it is tried first" if router.curve_here(name) is None else None
-        rows.append(_row(name, router.name, found.get(name), n, name == target, why))
+        option = found.get(name)
+        row = _row(name, router.name, option, n, name == target, why)
+        if power is None and radio is not None and not row.energy_j:
+            row = replace(row, uncounted="--power")
+        if memory_of is not None:
+            row = replace(row, memory=memory_of(name, n, None if option is None else option.accuracy))
+        rows.append(row)
     for peer in router.states(now_s):
         row = _row(peer.name, peer.node, found.get(peer.name), n, peer.name == target, _reason(peer))
+        if power is not None and radio is None:
+            row = replace(row, uncounted="--radio")
         age_s = None if peer.contact_s is None else now_s - peer.contact_s
         rows.append(replace(row, age_s=age_s, rtt_s=peer.rtt_s, bandwidth_Bps=peer.bandwidth_Bps))
     return tuple(rows)

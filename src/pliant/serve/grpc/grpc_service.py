@@ -30,7 +30,8 @@ from pliant.serve.grpc.observed_calls import (
 from pliant.serve.grpc.wire_messages import METHODS, SERVICE, message
 from pliant.serve.http.byte_budget import ByteBudget
 from pliant.serve.http.limits import Limits
-from pliant.serve.node.serving_node import InferCall, ServingNode
+from pliant.serve.node.infer_call import InferCall
+from pliant.serve.node.serving_node import ServingNode
 from pliant.serve.protocol.descriptions import model_config, model_metadata, server_metadata
 from pliant.serve.protocol.early_terms import stated_terms
 from pliant.serve.protocol.pending_request import LEAST_S

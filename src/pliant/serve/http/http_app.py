@@ -47,8 +47,9 @@ from pliant.serve.http.responses import answer_disconnect as _gone
 from pliant.serve.http.responses import internal_error as _broken
 from pliant.serve.http.responses import json_response as _json
 from pliant.serve.http.responses import method_refusal
+from pliant.serve.node.infer_call import InferCall
 from pliant.serve.node.peers import PEERS_PATH, change_peers, list_peers, read_changes
-from pliant.serve.node.serving_node import InferCall, ServingNode
+from pliant.serve.node.serving_node import ServingNode
 from pliant.serve.page.event_stream import PageProcess
 from pliant.serve.page.page_routes import page_routes
 from pliant.serve.protocol.descriptions import model_config, model_metadata, server_metadata
@@ -259,7 +260,7 @@ class _Paths:
         if len(set(names)) < len(names) or not set(names) <= set(EXPLAINED):
             raise InputError(f"{EXPLAIN_PATH} takes each of {', '.join(EXPLAINED)} once.")
         terms = Terms(_number(asked, "deadline_s"), _number(asked, "accuracy_floor"))
-        return _json(self._node.explain(int(text), terms))
+        return _json(self._node.explain(int(text), terms, asked.get("objective")))
 
     async def failed(self, request: Request, error: Exception) -> Response:
         """The error response of a PliantError, with the name of this node."""

@@ -65,7 +65,7 @@ def document(
         **_model_paths(f"{base}/versions/{model_version}"),
         "/v1/embeddings": embeddings_path(model.name, terms),
         "/v2/pliant/curve": get_path("Expected latency of this node by input length.", _json("Any")),
-        "/v2/pliant/route": {"get": _explain(max_length)},
+        "/v2/pliant/route": {"get": _explain(max_length, counts_joules)},
         "/v2/pliant/peers": _peers(),
         "/v2/pliant/tell": {"post": _tell()},
     }
@@ -135,13 +135,18 @@ def _states(schema: str) -> _Json:
     return {**ready, "503": {**ready["200"], "description": "Not ready."}}
 
 
-def _explain(max_length: int) -> _Json:
+def _explain(max_length: int, counts_joules: bool) -> _Json:
     schema = {"type": "integer", "minimum": 0, "maximum": max_length}
     length = {"name": "length", "in": "query", "required": True, "schema": schema}
     responses = {**_json("Any"), "400": ERROR, "404": ERROR}
     return {
         "summary": "The endpoint that this node would choose, and why.",
-        "parameters": [length, *terms_parameters(), *model_parameters()],
+        "parameters": [
+            length,
+            *terms_parameters(),
+            {"name": "objective", "in": "query", "schema": _objective(counts_joules)},
+            *model_parameters(),
+        ],
         "responses": responses,
     }
 
@@ -300,8 +305,7 @@ def _terms(best: float) -> _Json:
 
 def _parameters(terms: _Json, counts_joules: bool) -> _Json:
     """The parameters of a request: its terms, the objective, and whether to explain the choice."""
-    by_joules = {"type": "string", "pattern": "^(time|energy|mix:(0|1|0[.][0-9]{1,9}))$"}
-    objective = by_joules if counts_joules else {"enum": ["time"]}
+    objective = _objective(counts_joules)
     return {
         "type": "object",
         "properties": {
@@ -313,15 +317,20 @@ def _parameters(terms: _Json, counts_joules: bool) -> _Json:
     }
 
 
+def _objective(counts_joules: bool) -> _Json:
+    by_joules = {"type": "string", "pattern": "^(time|energy|mix:(0|1|0[.][0-9]{1,9}))$"}
+    return by_joules if counts_joules else {"enum": ["time"]}
+
+
 def _reply_parameters() -> _Json:
-    """Parameters of a response; `reason`, `hedged` and `endpoints` (JSON text) are those of `explain`."""
+    """Parameters of a response; `endpoints` is JSON text."""
     return {
         "type": "object",
         "properties": {
             "accuracy": {"type": "number", "minimum": 0, "maximum": 1},
             "cut": {"enum": ["none", "trained", "measured", "untrained"]},
             "met": {"type": "boolean"},
-            "energy_j": {"type": "number", "minimum": 0},
+            **{name: {"type": "number", "minimum": 0} for name in ("energy_j", "unused_s", "unused_j")},
             **{name: {"type": "string"} for name in ("endpoint", "reason", "endpoints")},
             "hedged": {"type": "boolean"},
         },

@@ -134,13 +134,20 @@ class RoutedSession(Session[RoutedDetails]):
         return self._loop.run(self._answer_one(self._read_value(value, pair), terms, own))
 
     def explain(
-        self, tokens: int, latency: str | float | None = None, floor: float | None = None
+        self,
+        tokens: int,
+        latency: str | float | None = None,
+        floor: float | None = None,
+        objective: str | None = None,
     ) -> Explanation:
-        """Explain the current choice for an input of `tokens` items, endpoint by endpoint."""
+        """Explain the current choice for an input of `tokens` items, endpoint by endpoint.
+
+        The other arguments are those of a call. Raises InputError.
+        """
         terms = Terms(None if latency is None else parse_seconds(latency), floor)
 
         async def explained() -> Explanation:
-            return self._node.explain(tokens, terms)
+            return self._node.explain(tokens, terms, objective)
 
         return self._loop.run(explained())
 
@@ -342,7 +349,7 @@ class RoutedSession(Session[RoutedDetails]):
         choice, content = answer.choice, answer.content
         inner = None if isinstance(content, InferBody) else content.details
         chosen = (choice.reason, choice.option, choice.runners_up)
-        details = RoutedDetails(answer.node, *chosen, inner, answer.is_hedged)
+        details = RoutedDetails(answer.node, *chosen, inner, answer.is_hedged, answer.unused)
         if not isinstance(content, InferBody):
             return replace(
                 content,

@@ -5,7 +5,7 @@ import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, final
 
@@ -25,12 +25,14 @@ from pliant.serve.answers.admission import Admission
 from pliant.serve.answers.answer_energy import AnswerEnergy
 from pliant.serve.answers.answer_parameters import answer_parameters
 from pliant.serve.answers.dispatch import Dispatcher
+from pliant.serve.answers.endpoint_memory import EndpointMemory, endpoint_memory
 from pliant.serve.answers.explain_choice import Explanation, explain
 from pliant.serve.answers.gather import gather
 from pliant.serve.answers.metrics import GaugeValue, Metrics
 from pliant.serve.answers.routed_request import RoutedRequest
 from pliant.serve.answers.session_endpoint import SessionEndpoint
 from pliant.serve.http.limits import Limits
+from pliant.serve.node.infer_call import InferCall, InferResponse
 from pliant.serve.node.worker_registry import worker_registry
 from pliant.serve.page.answer_feed import AnswerFeed
 from pliant.serve.protocol.client_messages import forwarded_body
@@ -40,55 +42,13 @@ from pliant.serve.protocol.pending_request import LEAST_S, PendingRequest
 from pliant.serve.protocol.replies import with_parameters, write_reply
 from pliant.serve.protocol.row_requests import join_replies, write_row
 from pliant.serve.telemetry.request_context import ServedModel, own_id
-from pliant.serve.upstream.upstreams import REQUEST_HEADER, Upstreams
+from pliant.serve.upstream.upstreams import Upstreams
 
 MODEL_VERSION = "1"
 """The version of a model without an explicit one."""
 _LOG = logging.getLogger("pliant.serve")
-_LONGEST_ID = 64
 _ROWS_AT_ONCE = 32
 """Rows of one request that are processed at once at most."""
-
-
-@dataclass(frozen=True, slots=True)
-class InferCall:
-    """A request as received from the address `client`.
-
-    `route` and `id` are set if a node forwarded it, or if a client wants idempotency. `waited_s` is its wait
-    for the model to be loaded, which counts against its deadline. `may_explain` says whether its caller may
-    read the estimates of all endpoints; None: no.
-    """
-
-    body: bytes
-    header_bytes: int | None = None
-    route: RouteMessage | None = None
-    id: str | None = None
-    client: str = ""
-    waited_s: float = 0.0
-    may_explain: Callable[[], bool] | None = None
-
-    def __post_init__(self) -> None:
-        id = self.id
-        if id is not None and not (0 < len(id) <= _LONGEST_ID and id.isascii() and id.isprintable()):
-            raise InputError(
-                f"{REQUEST_HEADER} is {id[:_LONGEST_ID]!a}, of {len(id)} characters; give 1 to {_LONGEST_ID} "
-                "of ASCII."
-            )
-
-
-@dataclass(frozen=True, slots=True)
-class InferResponse:
-    """The response to a call: its body, the endpoint and node that answered, and the time spent.
-
-    `accuracy` is the expected accuracy, if it was measured. `length` is the total length of its rows.
-    """
-
-    body: InferBody
-    target: str
-    node: str
-    spent: NodeTime
-    length: int
-    accuracy: float | None = None
 
 
 @final
@@ -284,11 +244,15 @@ class ServingNode:
         if route.sender is not None and route.sender != self.name:
             self.router.add_predecessor(route.sender, listener, self.clock())
 
-    def explain(self, n: int, terms: Terms = NO_TERMS) -> Explanation:
-        """Explain the current choice for an input of length n; `terms` override those of this node."""
+    def explain(self, n: int, terms: Terms = NO_TERMS, objective: str | None = None) -> Explanation:
+        """Explain the current choice for an input of length n; `terms` and `objective` override this node's.
+
+        Raises InputError for an objective that is unknown here.
+        """
+        own = own_objective(objective, self.counts_joules) or self.objective
         for local in self.dispatcher.here.values():
             local.offer_length(n)
-        found = explain(self.router, n, self.objective, terms.with_defaults(self.terms), self.clock())
+        found = explain(self.router, n, own, terms.with_defaults(self.terms), self.clock(), self._memory_of)
         return found if self._memory is None else replace(found, memory=self._memory.shares)
 
     def probe(self, n: int, endpoint: str = LOCAL) -> None:
@@ -317,13 +281,17 @@ class ServingNode:
                 f"{self.signature.name} with {[p.name for p in self.signature.outputs]}: open the same model."
             )
 
+    def _memory_of(self, endpoint: str, n: int, accuracy: float | None) -> EndpointMemory:
+        return endpoint_memory(self.sessions[self.router.endpoints.index(endpoint)], n, accuracy)
+
     def _on_refit(self) -> None:
         if self.upstreams is not None:
             self.upstreams.changed()
 
     async def _answer(self, asked: RoutedRequest) -> InferResponse:
         found = await self.feed.record_request(asked, self.dispatcher.answer)
-        said, body = answer_parameters(asked, found, self.router, self.clock()), found.content
+        said = answer_parameters(asked, found, self.router, self.clock(), self._memory_of)
+        body = found.content
         if isinstance(body, InferBody):
             body = with_parameters(body, said)
         else:

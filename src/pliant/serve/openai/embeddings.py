@@ -22,7 +22,8 @@ from pliant.ir.port import Port
 from pliant.route.choice.request_terms import Terms
 from pliant.serve.answers.gather import gather
 from pliant.serve.http.body_reader import BodyReader
-from pliant.serve.node.serving_node import InferCall, InferResponse, ServingNode
+from pliant.serve.node.infer_call import InferCall, InferResponse
+from pliant.serve.node.serving_node import ServingNode
 from pliant.serve.openai.embedders import Embedder, embedder
 from pliant.serve.openai.openai_errors import openai_error
 from pliant.serve.protocol.client_messages import read_answer, write_request

@@ -14,7 +14,7 @@ from pliant.serve.upstream.client import checked_url
 
 _LOG = logging.getLogger("pliant.serve")
 EXPLAIN_PATH = "/v2/pliant/route"
-EXPLAINED = ("length", "deadline_s", "accuracy_floor", "model", "version")
+EXPLAINED = ("length", "deadline_s", "accuracy_floor", "objective", "model", "version")
 """Query parameters, each at most once; the length is required."""
 _PATIENCE_S = 10.0
 
@@ -27,14 +27,17 @@ def request_explanation(
     terms: Terms = NO_TERMS,
     model: str | None = None,
     version: str | None = None,
+    objective: str | None = None,
 ) -> Explanation:
     """Explain what the node at `url` would do with an input of `length` now. Raises NodeError.
 
     `model` is one of the node's models, by default of its newest `version`; None for the first.
+    `objective` is that of a request; None for the node's.
     """
     if token is not None and is_unencrypted(checked_url(url)):
         _LOG.warning(unencrypted_warning(url))
-    asked = zip(EXPLAINED, (length, terms.deadline_s, terms.accuracy_floor, model, version), strict=True)
+    values = (length, terms.deadline_s, terms.accuracy_floor, objective, model, version)
+    asked = zip(EXPLAINED, values, strict=True)
     try:
         response = httpx.get(
             f"{checked_url(url)}{EXPLAIN_PATH}",
