@@ -96,5 +96,5 @@ class Tries:
             for target, (choice, start) in self.here.items()
             if target != answered and start.begun_s is not None
         ]
-        seconds = sum(max(choice.option.level.curve.at(n), past_s) for choice, past_s in begun)
+        seconds = sum((max(choice.option.level.curve.at(n), past_s) for choice, past_s in begun), 0.0)
         return UnusedWork(seconds, sum(choice.energy_j for choice, _ in begun) or None)
