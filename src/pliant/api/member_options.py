@@ -39,7 +39,7 @@ def memory_source(memory: str | int | None) -> Callable[[], int] | None:
 @contextmanager
 def reserve_weights(
     budget: MemoryBudget, model: Model, memory: str | int | None, cache: Path | None = None
-) -> Iterator[int]:
+) -> Iterator[Reservation]:
     """Yield the limit of `model`'s layers on a cluster's primary, reserved in `budget` within the context.
 
     The limit is `memory` (`@PATH` is read now), by default the bytes of all layers in float32, and of the
@@ -54,7 +54,7 @@ def reserve_weights(
         encoder.release()
     else:
         n_bytes = limit()
-    reservation = Reservation()
+    reservation = Reservation(f"{model.name} (cluster)")
     try:
         budget.reserve_fixed(reservation, n_bytes)
     except BudgetError as error:
@@ -66,7 +66,7 @@ def reserve_weights(
             error.short_bytes,
         ) from error
     try:
-        yield n_bytes
+        yield reservation
     finally:
         budget.release(reservation)
 

@@ -47,7 +47,7 @@ def open_routed(
                 own = {k: options[k] for k in ("threads", "memory", "dilation", "cache") if k in options}
                 if isinstance(budget := own.get("memory"), MemoryBudget):
                     reserved = reserve_weights(budget, resolve(source), None, own.get("cache"))
-                    own["memory"] = owned.enter_context(reserved)
+                    own["memory"] = owned.enter_context(reserved).n_bytes
                 cluster = owned.enter_context(Cluster(cluster, **own))
             shared = cluster.open(source)  # type: ignore[arg-type]
             shared.curve()  # measures the devices before the first request

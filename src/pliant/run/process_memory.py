@@ -1,10 +1,9 @@
 """The memory of this process, and one budget that several sessions share."""
 
-import gc
 import logging
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Protocol, final
@@ -13,6 +12,7 @@ from pliant.errors import BudgetError, PliantError
 from pliant.kernels.runtime.fork_safe_lock import ForkSafeLock
 from pliant.plan.memory_shares import MemoryDemand, MemoryOption, RequestCount, cost_s, divide
 from pliant.quantities import format_bytes, parse_bytes
+from pliant.run.sample_runs import is_sample
 from pliant.system import trim_heap
 
 _LOG = logging.getLogger("pliant.run")
@@ -30,21 +30,6 @@ def preload_of(preload: str | int | None, memory: "Memory | None") -> int | None
     if preload is None:
         return 0 if memory is None else None
     return parse_bytes(preload)
-
-
-def release_unused() -> None:
-    """Free what closed sessions left in reference cycles, and return the memory to the system.
-
-    Frozen objects (`gc.freeze`) are included, and frozen again afterwards. It takes as long as a full
-    collection: some 50 ms in a node with two models.
-    """
-    is_frozen = gc.get_freeze_count() > 0
-    gc.unfreeze()
-    gc.collect()
-    if is_frozen:
-        gc.freeze()
-        gc.collect()  # resets the collector's counts
-    trim_heap()
 
 
 class BudgetedSession(Protocol):
@@ -69,7 +54,8 @@ class BudgetedSession(Protocol):
 class MemoryShare:
     """The share of the model `name` in a budget, and the bytes of it in memory.
 
-    An answer needs `loading_s` to load the rest. `n_asked` counts the requests of about the last minute.
+    A share outside the division counts as held. An answer needs `loading_s` to load the rest. `n_asked`
+    counts the requests of about the last minute.
     """
 
     name: str
@@ -83,11 +69,13 @@ class MemoryShare:
 class _Member:
     """A session that takes part in the division: its possible holdings and its recent number of requests.
 
-    It cannot answer with less than `needs_bytes`, which may exceed its smallest holding.
+    In the division, it counts as asked once when it was opened (`prior`). It cannot answer with less than
+    `needs_bytes`, which may exceed its smallest holding.
     """
 
     session: "weakref.ref[BudgetedSession]"
     demand: MemoryDemand
+    prior: RequestCount
     requests: RequestCount
     needs_bytes: int
 
@@ -99,7 +87,16 @@ class _Member:
 
 @final
 class Reservation:
-    """A share of a budget outside its division, for as long as this object lives or until its release."""
+    """A share of a budget outside its division, for as long as this object lives or until its release.
+
+    `name` is that of its model; `requests` counts those that nodes report.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name, self.n_bytes, self.requests = name, 0, RequestCount(0.0)
+
+
+BudgetOwner = BudgetedSession | Reservation
 
 
 class MemoryBudget:
@@ -116,6 +113,7 @@ class MemoryBudget:
         self.total_bytes = total_bytes
         self.turns = ForkSafeLock()
         self._reserved: dict[int, int] = {}
+        self._fixed = weakref.WeakValueDictionary[int, Reservation]()
         self._members: dict[int, _Member] = {}
         self._reserving, self._clock = ForkSafeLock(), clock
         self._change_s = 0.0
@@ -138,18 +136,27 @@ class MemoryBudget:
 
     @property
     def shares(self) -> tuple[MemoryShare, ...]:
-        """The current share of each session that takes part in the division."""
+        """The current share of each session that takes part in the division, then of each reservation."""
         sessions = [member.session() for member in list(self._members.values())]
-        shares = [self.share_of(session) for session in sessions if session is not None]
+        shares = [self.share_of(one) for one in (*sessions, *list(self._fixed.values())) if one is not None]
         return tuple(share for share in shares if share is not None)
 
-    def share_of(self, session: BudgetedSession) -> MemoryShare | None:
-        """The current share of `session`; None if it does not take part in the division."""
-        member, n_bytes = self._members.get(id(session)), self._reserved.get(id(session), 0)
+    def share_of(self, owner: BudgetOwner) -> MemoryShare | None:
+        """The current share of `owner`; None if it has none."""
+        member, n_bytes = self._members.get(id(owner)), self._reserved.get(id(owner), 0)
+        if isinstance(owner, Reservation):
+            n_requests = owner.requests.at(self._clock())
+            return MemoryShare(owner.name, n_bytes, n_bytes, 0.0, n_requests) if n_bytes else None
         if member is None:
             return None
         seconds, n_requests = _held_of(member.demand, n_bytes).seconds, member.requests.at(self._clock())
-        return MemoryShare(session.name, n_bytes, session.held_bytes, seconds, n_requests)
+        return MemoryShare(owner.name, n_bytes, owner.held_bytes, seconds, n_requests)
+
+    def joint_share(self, owners: Sequence[BudgetOwner]) -> MemoryShare | None:
+        """The sum of the shares of a model's owners, with the first one's name and requests."""
+        found = [share for share in map(self.share_of, owners) if share is not None]
+        share_bytes, held_bytes = sum(one.share_bytes for one in found), sum(one.held_bytes for one in found)
+        return replace(found[0], share_bytes=share_bytes, held_bytes=held_bytes) if found else None
 
     def most_share_of(self, session: BudgetedSession) -> int | None:
         """The most that `ensure_share` grants `session`; None if it does not take part in the division."""
@@ -168,6 +175,8 @@ class MemoryBudget:
             if id(owner) not in self._reserved:
                 weakref.finalize(owner, self._forget, id(owner)).atexit = False
             self._reserved[id(owner)] = n_bytes
+            if isinstance(owner, Reservation):
+                self._fixed[id(owner)], owner.n_bytes = owner, n_bytes
 
     def room_for(self, owner: object) -> int:
         """The most that `reserve_fixed` grants `owner`."""
@@ -214,8 +223,9 @@ class MemoryBudget:
         the least with which each session can answer.
         """
         demand = MemoryDemand(session.name, holdings)
-        count, needs_bytes = RequestCount(self._clock(), 1.0), max(needs_bytes, demand.least_bytes)
-        self._members[id(session)] = _Member(weakref.ref(session), demand, count, needs_bytes)
+        counts = RequestCount(self._clock(), 1.0), RequestCount(self._clock())
+        needs_bytes = max(needs_bytes, demand.least_bytes)
+        self._members[id(session)] = _Member(weakref.ref(session), demand, *counts, needs_bytes)
         try:
             self._check_answers()
             demands = self._demands()
@@ -255,18 +265,18 @@ class MemoryBudget:
         return shares[id(session)]
 
     def count_request(self, session: BudgetedSession) -> None:
-        """Count a request for `session`; call with `turns` held."""
-        member = self._members[id(session)]
-        member.requests = member.requests.plus_one(self._clock())
+        """Count a request for `session`, unless it is a sample; call with `turns` held."""
+        if not is_sample():
+            self._count(self._members[id(session)])
 
-    def count_refusal(self, name: str) -> None:
-        """Count a request for the model `name` that was refused because it would be late.
+    def count_of_node(self, owner: BudgetOwner, *, is_refused: bool) -> None:
+        """Count a request of a node for `owner`: of a session, which counts its answers, a refused one alone.
 
         Without this, a freed model that takes long to load would never be loaded again.
         """
-        for member in list(self._members.values()):
-            if member.demand.name == name:
-                member.requests = member.requests.plus_one(self._clock())
+        found = owner if isinstance(owner, Reservation) else self._members.get(id(owner))
+        if found is not None and (is_refused or found is owner):
+            self._count(found)
 
     def rebalance(self) -> None:
         """Divide the budget anew by the models' recent request rates; waits for the answer in progress.
@@ -308,7 +318,13 @@ class MemoryBudget:
     def _demands(self) -> dict[int, MemoryDemand]:
         now_s = self._clock()
         members = list(self._members.items())  # a session that is dropped leaves at any time
-        return {key: replace(one.demand, weight=one.requests.at(now_s)) for key, one in members}
+        return {
+            key: replace(one.demand, weight=one.prior.at(now_s) + one.requests.at(now_s))
+            for key, one in members
+        }
+
+    def _count(self, counted: _Member | Reservation) -> None:
+        counted.requests = counted.requests.plus_one(self._clock())
 
     def _require(self, n_bytes: int, room_bytes: int) -> None:
         if n_bytes > room_bytes:

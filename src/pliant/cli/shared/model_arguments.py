@@ -161,7 +161,7 @@ class ModelArguments:
     ) -> Session[Any]:
         """Raises BudgetError if the budget is too small for it."""
         shares = self.memory is None and isinstance(model, ElasticModel | RecurrentNetwork)
-        reserved = Reservation()
+        reserved = Reservation(model.name)
         if budget is not None:
             stack.callback(budget.release, reserved)
             if self.memory is not None:
@@ -184,6 +184,7 @@ class ModelArguments:
             tolerance=self.tolerance,
         )
         stack.enter_context(session)
+        session.budgeted = session.budgeted or reserved
         if budget is not None and self.memory is None and not shares:
             measured.stamp, measured.n_bytes = model.identity, _taken_bytes(session)
             budget.reserve_fixed(reserved, measured.n_bytes)
@@ -197,13 +198,15 @@ class ModelArguments:
 
         assert self.cluster is not None
         memory: str | int | None = self.memory
+        reserved: Reservation | None = None
         announces = self.announce and not is_every_address(host_and_port(self.cluster)[0])
         if self.announce and not announces:
             say(
                 f"the cluster at {self.cluster} is not announced: give the address by which workers reach it."
             )
         if budget is not None:
-            memory = stack.enter_context(reserve_weights(budget, model, memory))
+            reserved = stack.enter_context(reserve_weights(budget, model, memory))
+            memory = reserved.n_bytes
         cluster = stack.enter_context(
             Cluster(
                 self.cluster,
@@ -218,6 +221,7 @@ class ModelArguments:
         shared = cluster.open(self.source)  # before the wait for workers: it may be unreadable
         cluster.wait(1 if self.workers is None else self.workers, PATIENCE_S)
         shared.name = model.name
+        shared.budgeted = reserved
         shared.curve()  # measures the devices before the first request
         return shared
 

@@ -23,7 +23,7 @@ from pliant.ir.times.timing import Timing
 from pliant.kernels.runtime.fork_safe_lock import ForkSafeLock
 from pliant.run.emulated_device import EmulatedDevice
 from pliant.run.memory_use import MemoryNeed, MemoryUse
-from pliant.run.process_memory import BudgetedSession
+from pliant.run.process_memory import BudgetOwner
 from pliant.run.session.feeds import FeedsLike
 from pliant.run.session.ports import Feeds, parse_run_arguments
 from pliant.run.session.text_feeds import TextReader
@@ -81,8 +81,8 @@ class Session(ABC, Generic[D]):
         self._level, self._limited = BoundedLevel(), LimitedLevels()
         self._timing = ForkSafeLock()
         self._thread = _ThreadSeconds()
-        self.budgeted: BudgetedSession | None = None
-        """What takes part in a shared memory budget; None without one."""
+        self.budgeted: BudgetOwner | None = None
+        """What has its share of a shared memory budget; None without one."""
         self._after_loading: tuple[Curve, float, Curve] | None = None
 
     def __enter__(self) -> Self:

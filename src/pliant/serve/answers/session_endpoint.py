@@ -17,6 +17,7 @@ from pliant.ir.times.timing import Timing, is_hopeless
 from pliant.route.choice.choose_endpoint import LOCAL
 from pliant.route.choice.input_needs import InputNeeds
 from pliant.route.router import Router
+from pliant.run.sample_runs import sampling
 from pliant.run.session.session import Session
 from pliant.serve.answers.admission import Admission
 from pliant.serve.answers.answer_energy import AnswerEnergy, PlannedExchanges, PlannedSession
@@ -291,9 +292,10 @@ class SessionEndpoint:
     def _learn(self, sample: Request, most_s: float) -> None:
         """Time a sample, several times if that takes less than `most_s`."""
         start_s = self.clock()
-        self._compute(PendingRequest(sample))  # the first run's extra cost (compilation) is not recorded
+        compute = partial(sampling()(self._compute), PendingRequest(sample))
+        compute()  # the first run's extra cost (compilation) is not recorded
         for _ in range(_LEARNED):
-            done = self._admission.run_now(partial(self._compute, PendingRequest(sample)))
+            done = self._admission.run_now(compute)
             # This is not on the event loop, so the session does not look for devices.
             self._report_time(sample.length, done.result, done.spent_s, may_look=False)
             if self.clock() - start_s > most_s:
@@ -307,7 +309,7 @@ class SessionEndpoint:
             if n > self._served.max_length or start_s + _LONGER * took_s > until_s:
                 return
             with suppress(PliantError):
-                if not self._admission.run_now(partial(self._served.prepare_together, n)).result:
+                if not self._admission.run_now(partial(sampling()(self._served.prepare_together), n)).result:
                     return
             took_s = self.clock() - start_s
 
@@ -378,6 +380,7 @@ class SessionEndpoint:
         if reply.energy_j is not None:
             self._metrics.joules.labels(self.name).inc(reply.energy_j)
 
+    @sampling()
     def _compute_if_faster(self, pending: PendingRequest) -> Reply[Any] | None:
         """Like `_compute`; None if the session cannot become faster."""
         return self._compute(pending) if self._served.reconsider() else None

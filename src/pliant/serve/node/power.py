@@ -14,6 +14,7 @@ from pliant.errors import NodeError, RouteError
 from pliant.ir.endpoint import Request
 from pliant.route.choice.energy import LTE, PowerModel, RadioModel
 from pliant.route.choice.radio_use import RadioTail
+from pliant.run.sample_runs import sampling
 from pliant.run.session.session import Session
 from pliant.serve.answers.answer_energy import AnswerEnergy
 from pliant.serve.answers.samples import sample_requests
@@ -29,7 +30,7 @@ _SAMPLES = (8, 64)
 def read_power(text: str, served: Session[Any]) -> PowerModel:
     """Read `text`: watts, or `measure` for this machine's counters, idle and busy. Raises NodeError."""
     if text == MEASURE:
-        return measure_power(find_meters(), served.answer, sample_requests(served, _SAMPLES))
+        return measure_power(find_meters(), sampling()(served.answer), sample_requests(served, _SAMPLES))
     return _read_watts(text, "this device")
 
 

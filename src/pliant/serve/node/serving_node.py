@@ -128,9 +128,9 @@ class ServingNode:
 
     @property
     def share(self) -> MemoryShare | None:
-        """This model's share of the common memory budget; None if it has none."""
-        memory, budgeted = self._memory, self.served.budgeted
-        return None if memory is None or budgeted is None else memory.share_of(budgeted)
+        """This model's share of the common memory budget, with that of its cluster; None if it has none."""
+        owners = [one.budgeted for one in self.sessions if one.budgeted is not None]
+        return None if self._memory is None else self._memory.joint_share(owners)
 
     @property
     def budget_bytes(self) -> int | None:
@@ -176,14 +176,14 @@ class ServingNode:
             raise
         except NodeError as error:
             outcome = "refused" if error.status == 503 else "failed"
-            if self._memory is not None and outcome == "refused":
-                self._memory.count_refusal(served.name)
             raise
         except asyncio.CancelledError:
             outcome = "cancelled"
             raise
         finally:
             self.n_open -= 1
+            if self._memory is not None and served.budgeted is not None:
+                self._memory.count_of_node(served.budgeted, is_refused=outcome == "refused")
             self.metrics.statistics.add(outcome == "ok", self.clock() - start_s)
             self.metrics.child(self.metrics.requests, target, outcome).inc()
             self.metrics.child(self.metrics.request_seconds, target).observe(self.clock() - start_s)

@@ -11,7 +11,7 @@ from pliant.errors import BudgetError, DeadlineError, NodeError, PliantError
 from pliant.quantities import format_bytes
 from pliant.route.choice.objective import Objective
 from pliant.route.choice.request_terms import Terms
-from pliant.run.process_memory import release_unused
+from pliant.run.unused_memory import release_unused
 from pliant.serve.answers.metrics import Metrics
 from pliant.serve.node.serving_node import ServingNode
 from pliant.serve.repository.live_model import LiveModel, ModelLease
