@@ -37,9 +37,9 @@ from pliant.serve.protocol.early_terms import stated_terms
 from pliant.serve.protocol.pending_request import LEAST_S
 from pliant.serve.repository.change_requests import change_status, version_asked
 from pliant.serve.repository.front_node import FrontNode
-from pliant.serve.repository.live_model import LiveModel
+from pliant.serve.repository.live_model import ModelLease
 from pliant.serve.repository.model_repository import ModelRepository
-from pliant.serve.telemetry.request_context import set_model
+from pliant.serve.telemetry.request_context import ServedModel, set_model
 from pliant.serve.telemetry.tracing import Tracer
 from pliant.serve.upstream.request_explanation import EXPLAIN_PATH
 from pliant.serve.upstream.upstreams import REQUEST_HEADER
@@ -71,10 +71,10 @@ class _CallContext:
     call: ObservedCall | None
     metrics: Metrics
 
-    def set_model(self, live: LiveModel) -> None:
-        self.metrics = live.node.metrics
+    def set_model(self, model: ServedModel, metrics: Metrics) -> None:
+        self.metrics = metrics
         if self.call is not None:
-            self.call.set_model(live.node.model)
+            self.call.set_model(model)
 
 
 @final
@@ -197,14 +197,14 @@ class GrpcService:
         return message("ServerMetadataResponse")(**about)
 
     async def _model(self, request: Any, asked: _CallContext) -> Any:
-        async with self._repository.lease(request.name, request.version or None) as live:
-            asked.set_model(live)
+        async with self._lease(request.name, request.version, asked) as live:
+            asked.set_model(live.node.model, live.node.metrics)
             versions = self._repository.versions(request.name)
             return message("ModelMetadataResponse")(**model_metadata(live.node.signature, versions))
 
     async def _config(self, request: Any, asked: _CallContext) -> Any:
-        async with self._repository.lease(request.name, request.version or None) as live:
-            asked.set_model(live)
+        async with self._lease(request.name, request.version, asked) as live:
+            asked.set_model(live.node.model, live.node.metrics)
             served = live.node.served
             about = model_config(live.node.signature, served.max_length, served.identity)
         parameter = message("ModelParameter")
@@ -216,8 +216,8 @@ class GrpcService:
         if not request.name:
             every = [node.protocol_statistics() for node in self._repository.nodes]
             return message("ModelStatisticsResponse")(model_stats=every)
-        async with self._repository.lease(request.name, request.version or None) as live:
-            asked.set_model(live)
+        async with self._lease(request.name, request.version, asked) as live:
+            asked.set_model(live.node.model, live.node.metrics)
             return message("ModelStatisticsResponse")(model_stats=[live.node.protocol_statistics()])
 
     async def _index(self, request: Any, asked: _CallContext) -> Any:
@@ -249,10 +249,17 @@ class GrpcService:
 
     async def _infer(self, request: Any, asked: _CallContext) -> Any:
         start_s, terms = time.monotonic(), _early_terms(request, asked.context)
-        async with self._repository.lease(request.model_name, request.model_version or None, terms) as live:
-            asked.set_model(live)
+        async with self._lease(request.model_name, request.model_version, asked, terms) as live:
+            asked.set_model(live.node.model, live.node.metrics)
             with set_model(live.node.model):
                 return await self._inferred(live.node, request, asked, time.monotonic() - start_s)
+
+    def _lease(self, name: str, version: str, asked: _CallContext, terms: Terms | None = None) -> ModelLease:
+        """The lease of a model, whose call `asked` is from now on, also if it is not loaded."""
+        slot = self._repository.newest(name, version or None)
+        if slot is not None:
+            asked.set_model(slot.model, slot.metrics or self._front.metrics)
+        return self._repository.lease(name, version or None, terms)
 
     async def _inferred(self, node: ServingNode, request: Any, asked: _CallContext, waited_s: float) -> Any:
         client = client_of(asked.context)

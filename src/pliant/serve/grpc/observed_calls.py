@@ -11,16 +11,17 @@ import grpc
 
 from pliant.serve.telemetry.request_context import (
     MODEL_VERSION,
+    NO_MODEL,
     REQUEST_ID,
     ServedModel,
     current_request,
     enter_request,
+    set_model,
 )
 from pliant.serve.telemetry.trace_context import TRACEPARENT
 from pliant.serve.telemetry.tracing import OpenSpan, Tracer
 
 _LOG = logging.getLogger("pliant.serve.access")
-_NO_MODEL = ServedModel("", "")
 _OURS = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNKNOWN)
 """Statuses that mark a server span as failed (OpenTelemetry's conventions for gRPC)."""
 
@@ -33,12 +34,13 @@ class ObservedCall:
         self._span = span
         self.code = grpc.StatusCode.UNKNOWN
         self.metadata: dict[str, str] = {}
+        self.model = NO_MODEL
         if (context := current_request()) is not None:
             self.metadata = {REQUEST_ID: context.id, TRACEPARENT: context.trace.traceparent}
 
     def set_model(self, model: ServedModel) -> None:
         """Record the model of the call, once it is known."""
-        self.metadata[MODEL_VERSION] = model.version
+        self.model, self.metadata[MODEL_VERSION] = model, model.version
         if self._span is not None:
             self._span.set_attributes({"pliant.model": model.name, "pliant.model_version": model.version})
 
@@ -49,7 +51,7 @@ def observe_call(path: str, context: Any, tracer: Tracer, node: str) -> Iterator
     _, service, method = path.split("/")
     about = {"rpc.system": "grpc", "rpc.service": service, "rpc.method": method, "pliant.node": node}
     start_s = time.perf_counter()
-    with enter_request(metadata_of(context), _NO_MODEL, tracer, path.removeprefix("/"), about) as span:
+    with enter_request(metadata_of(context), NO_MODEL, tracer, path.removeprefix("/"), about) as span:
         call = ObservedCall(span)
         try:
             yield call
@@ -67,7 +69,8 @@ def observe_call(path: str, context: Any, tracer: Tracer, node: str) -> Iterator
                     "client": client_of(context),
                     "node": node,
                 }
-                _LOG.info("%s %s in %.6f s", path, call.code.name, seconds, extra=extra)
+                with set_model(call.model):
+                    _LOG.info("%s %s in %.6f s", path, call.code.name, seconds, extra=extra)
 
 
 def metadata_of(context: Any) -> dict[str, str]:

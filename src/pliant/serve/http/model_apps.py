@@ -22,6 +22,7 @@ from pliant.serve.answers.metrics import Metrics
 from pliant.serve.http.body_reader import ARRIVED_S, IS_WHOLE, BodyReader
 from pliant.serve.http.limits import Limits
 from pliant.serve.http.repository_paths import RepositoryPaths
+from pliant.serve.node.peers import PEERS_PATH
 from pliant.serve.protocol.early_terms import early_terms
 from pliant.serve.protocol.inference import HEADER_LENGTH
 from pliant.serve.repository.live_model import LiveModel
@@ -30,18 +31,25 @@ from pliant.serve.repository.model_slot import ModelSlot
 from pliant.serve.telemetry.observed_app import OBSERVED, ObservedApp
 from pliant.serve.telemetry.request_context import ANSWERING, ServedModel, set_model
 from pliant.serve.telemetry.tracing import Tracer
+from pliant.serve.upstream.broadcasts import TELL_PATH
+from pliant.serve.upstream.request_explanation import EXPLAIN_PATH
+from pliant.serve.upstream.upstreams import CURVE_PATH
 
 _MODELS = "/v2/models/"
 _MOST_FIELDS = 16
 _INFER = "/infer"
+_DOCUMENT = "/openapi.json"
+_FIRST = (EXPLAIN_PATH, CURVE_PATH, TELL_PATH, PEERS_PATH)
+"""Paths of a model, which is the first one if they name none."""
 _IDENTITY = MODEL_HEADER.lower().encode()
 _Name = tuple[str, str | None]
 
 
 @dataclass(frozen=True, slots=True)
-class _EvictedNode:
-    """Stands in for the node of a model that may be evicted, whose metrics continue."""
+class _KnownModel:
+    """Stands in for the node of a model that is not loaded, whose metrics continue."""
 
+    model: ServedModel
     identity: Identity
     metrics: Metrics
     is_draining: bool
@@ -52,8 +60,9 @@ class ModelApps:
     """An ASGI application of the models in `repository`, and of the paths of `front` without a model.
 
     The model is named by the path (with its version), by `?model=` and `version=`, or by the identity header
-    of another node. A request that names none goes to the first model. A request to a path of an evicted
-    model waits until the model is loaded again.
+    of another node. A request to a path of an evicted model waits until the model is loaded again. Requests
+    for a model that is not known, or at a path without one, are not counted for a model, but those of
+    `_FIRST` go to the first model.
     """
 
     def __init__(
@@ -72,13 +81,20 @@ class ModelApps:
         if scope["type"] != "http" or self._front.owns(scope):
             await self._front(scope, receive, send)
             return
-        asked = self._model_of(scope) or self._first()
+        path, asked = scope["path"], self._model_of(scope)
+        if asked is None and path in (*_FIRST, _DOCUMENT):
+            asked = self._first()
+            if path == _DOCUMENT:
+                scope = {**scope, ANSWERING: self._front.front}
         if asked is not None and self._repository.is_live(*asked) and not _is_uploading(scope):
             async with self._repository.lease(*asked) as live:
                 await live.app(_rename_model(scope, live), receive, send)
         elif asked is not None and self._may_load(scope, *asked):
             await self._answer_when_loaded(scope, receive, send, asked)
         else:
+            known = None if asked is None else self._repository.newest(*asked)
+            if known is not None:
+                scope = {**scope, ANSWERING: self._stand_in(known)}
             await self._front(scope, receive, send)
 
     async def _answer_when_loaded(self, scope: Scope, receive: Receive, send: Send, asked: _Name) -> None:
@@ -110,11 +126,14 @@ class ModelApps:
                 refusal = error_response(error.status_code, error.detail, dict(error.headers or {}))
             except ClientDisconnect:
                 refusal = Response(status_code=499)
-        front, method, path = self._front.front, scope["method"], scope["path"]
-        identity = Identity() if slot.live is None else slot.live.node.identity
-        node = _EvictedNode(identity, slot.metrics or front.metrics, front.is_draining)
+        method, path, node = scope["method"], scope["path"], self._stand_in(slot)
         guard = Guard(refusal, node, self._access, frozenset({path} if rule_for(method, path).path else ()))
         await guard(scope, receive, send)
+
+    def _stand_in(self, slot: ModelSlot) -> _KnownModel:
+        front = self._front.front
+        identity = Identity() if slot.live is None else slot.live.node.identity
+        return _KnownModel(slot.model, identity, slot.metrics or front.metrics, front.is_draining)
 
     async def _load(
         self, scope: Scope, receive: Receive, asked: _Name, held: AsyncExitStack
@@ -145,7 +164,7 @@ class ModelApps:
         return is_of_model and self._repository.is_served(name, version)
 
     def _model_of(self, scope: Scope) -> _Name | None:
-        """The model that a request names, if this node knows it; None for the first model."""
+        """The model that a request names, if this node knows it."""
         path: str = scope["path"]
         if path.startswith(_MODELS):
             name, _, rest = path[len(_MODELS) :].partition("/")

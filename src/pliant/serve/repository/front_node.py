@@ -7,15 +7,16 @@ from pliant.serve.access.security import ListenAddress
 from pliant.serve.answers.metrics import Metrics, MetricsByModel
 from pliant.serve.node.serving_node import ServingNode
 from pliant.serve.repository.model_repository import ModelRepository
+from pliant.serve.telemetry.request_context import NO_MODEL
 
 
 @final
 class FrontNode:
-    """Stands in for a model's node; its responses are counted in the first model's metrics."""
+    """Stands in for a model's node; its responses are counted without the name of a model."""
 
     def __init__(self, repository: ModelRepository, name: str, version: str) -> None:
         self.name, self.identity = name, Identity(None, version)
-        self._repository, self._spare = repository, Metrics()
+        self.model, self.metrics, self._repository = NO_MODEL, Metrics(), repository
         self.grpc: ListenAddress | None = None
         """The gRPC address, once the server listens."""
 
@@ -25,13 +26,9 @@ class FrontNode:
         return next(iter(self._repository.nodes), None)
 
     @property
-    def metrics(self) -> Metrics:
-        return next(iter(self.metrics_by_model.values())) if self.node is None else self.node.metrics
-
-    @property
     def metrics_by_model(self) -> MetricsByModel:
-        """The metrics of all models that were loaded; its own, without a name, before there is one."""
-        return self._repository.metrics or {("", ""): self._spare}
+        """The metrics of all models that were loaded, and its own, without a name."""
+        return {**self._repository.metrics, (self.model.name, self.model.version): self.metrics}
 
     @property
     def is_draining(self) -> bool:

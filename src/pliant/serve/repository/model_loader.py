@@ -16,8 +16,9 @@ from pliant.serve.repository.eviction import EvictableModel, choose_evictions
 from pliant.serve.repository.live_model import ConnectedModel, LiveModel
 from pliant.serve.repository.model_entry import ModelEntry, ModelKey, OpenModel
 from pliant.serve.repository.model_slot import EVICTED, ModelSlot, Slots
+from pliant.serve.telemetry.log_lines import MODEL_LOG
 
-_LOG = logging.getLogger("pliant.serve")
+_LOG = logging.getLogger(MODEL_LOG)
 
 
 class Connect(Protocol):
@@ -101,6 +102,17 @@ class ModelLoader:
         ) from error
 
 
+def check_room(memory_bytes: int, models: Iterable[LiveModel | None]) -> None:
+    """Raise BudgetError if one of the loaded models alone needs more."""
+    for live in models:
+        if live is not None and live.floor_bytes > memory_bytes:
+            raise BudgetError(
+                f"a memory of {format_bytes(memory_bytes)} is too little for {live.key}, which needs "
+                f"{format_bytes(live.floor_bytes)}: give as much, or leave the model out.",
+                live.floor_bytes - memory_bytes,
+            )
+
+
 def _evictable(models: Iterable[LiveModel | None]) -> list[EvictableModel[ModelKey]]:
     """The loaded models of `models`, with what evicting each frees."""
     return [EvictableModel(one.key, one.floor_bytes, one.last_used_s) for one in models if one is not None]
@@ -109,5 +121,5 @@ def _evictable(models: Iterable[LiveModel | None]) -> list[EvictableModel[ModelK
 async def _evict(victims: Iterable[ModelSlot], why: str) -> None:
     """Close the models after their pending requests; `why` is what they make room for."""
     for slot in victims:
-        _LOG.info("%s is evicted for %s", slot.key, why)
+        _LOG.info("%s is evicted for %s", slot.key, why, extra=slot.model.log_fields)
         await slot.retire(f"{EVICTED} for {why}: its next request loads it")

@@ -8,7 +8,6 @@ from math import ceil
 from typing import final
 
 from pliant.errors import BudgetError, DeadlineError, NodeError, PliantError
-from pliant.quantities import format_bytes
 from pliant.route.choice.objective import Objective
 from pliant.route.choice.request_terms import Terms
 from pliant.run.unused_memory import release_unused
@@ -16,7 +15,7 @@ from pliant.serve.answers.metrics import Metrics
 from pliant.serve.node.serving_node import ServingNode
 from pliant.serve.repository.live_model import LiveModel, ModelLease
 from pliant.serve.repository.model_entry import ModelEntry, ModelKey, distinct
-from pliant.serve.repository.model_loader import ModelLoader
+from pliant.serve.repository.model_loader import ModelLoader, check_room
 from pliant.serve.repository.model_slot import (
     EVICTED,
     UNLOADED,
@@ -26,8 +25,9 @@ from pliant.serve.repository.model_slot import (
     find_slots,
     for_each,
 )
+from pliant.serve.telemetry.log_lines import MODEL_LOG
 
-_LOG = logging.getLogger("pliant.serve")
+_LOG = logging.getLogger(MODEL_LOG)
 
 FindModels = Callable[[], Sequence[ModelEntry]]
 """Finds models in addition to the named ones; called on a thread. Raises PliantError."""
@@ -126,7 +126,7 @@ class ModelRepository:
                 if not self.live or error.short_bytes is None:
                     raise
                 slot.is_wanted, slot.reason = True, f"{EVICTED}: its next request loads it"
-                _LOG.warning("%s is loaded on its next request: %s", slot.key, error)
+                slot.log_delay(error)
 
     async def load(self, name: str, version: str | None = None) -> None:
         """Load a model, or all its versions; a loaded model is reloaded if its files have changed.
@@ -150,7 +150,7 @@ class ModelRepository:
         """
         slots = find_slots(self._slots, name, version)
         for slot in slots:
-            slot.is_wanted = False  # new requests are refused
+            slot.refuse_requests()
         await self._run_exclusively(lambda: for_each(slots, self._unload))
 
     def lease(self, name: str, version: str | None = None, asked: Terms | None = None) -> ModelLease:
@@ -208,6 +208,10 @@ class ModelRepository:
             await asyncio.wait(self._under_way)
         for slot in reversed(self._slots.values()):
             await slot.retire(UNLOADED)
+
+    def newest(self, name: str, version: str | None) -> ModelSlot | None:
+        """The slot of a known model, of the given version or the newest."""
+        return next(reversed(self._matching(name, version)), None)
 
     def _matching(self, name: str, version: str | None) -> list[ModelSlot]:
         try:
@@ -299,11 +303,14 @@ class ModelRepository:
     async def _load_if_other(self, slot: ModelSlot) -> None:
         if slot.live is None or not await asyncio.to_thread(slot.live.is_of, slot.entry):
             await self._load(slot)
+        else:
+            _LOG.info("%s was loaded already", slot.key, extra=slot.model.log_fields)
         slot.hold_for_waiters(self._clock())
 
     async def _unload(self, slot: ModelSlot) -> None:
-        slot.is_wanted = False
-        await slot.retire(UNLOADED)
+        slot.refuse_requests()
+        if await slot.retire(UNLOADED):
+            _LOG.info("%s is unloaded", slot.key, extra=slot.model.log_fields)
 
     async def _load(self, slot: ModelSlot, may_evict: bool = True) -> None:
         """Load the slot's model; the previous one is closed afterwards."""
@@ -323,7 +330,6 @@ class ModelRepository:
         finally:
             slot.loading_since_s = None
         slot.load_s = self._clock() - begun_s
-        _LOG.info("%s is loaded", slot.key)
         old = self._use(slot, live)
         if old is not None:
             await old.close()
@@ -336,7 +342,9 @@ class ModelRepository:
         """Use `live` from now on; returns the previous model."""
         if self.is_draining:  # since the load began
             live.node.drain()
-        return slot.take_live(live)
+        old = slot.take_live(live)
+        _LOG.info("%s is loaded", slot.key, extra=slot.model.log_fields)
+        return old
 
     async def _restore(self, evicted: Iterable[ModelSlot]) -> None:
         """Reload evicted models after a failed load; one that fails again waits for its next request."""
@@ -345,7 +353,7 @@ class ModelRepository:
                 await self._load(slot, may_evict=False)
                 slot.hold_for_waiters(self._clock())
             except PliantError as error:
-                _LOG.warning("%s is loaded on its next request: %s", slot.key, error)
+                slot.log_delay(error)
 
     async def _configure(self, wanted: dict[ModelKey, ModelEntry], memory_bytes: int | None) -> None:
         self._check_open()
@@ -365,7 +373,7 @@ class ModelRepository:
                     made[key] = await self._loader.load(entry, self._slots, evicted)
             if memory_bytes is not None:
                 slots = [slot for key, slot in self._slots.items() if key in wanted and key not in made]
-                _check_room(memory_bytes, [*made.values(), *(slot.live for slot in slots)])
+                check_room(memory_bytes, [*made.values(), *(slot.live for slot in slots)])
         except BaseException:
             for live in made.values():
                 await live.close()
@@ -386,14 +394,3 @@ class ModelRepository:
                 await old.close()
         if memory_bytes is not None:
             await self._loader.resize(memory_bytes, self._slots)
-
-
-def _check_room(memory_bytes: int, models: Iterable[LiveModel | None]) -> None:
-    """Raise BudgetError if one of the loaded models alone needs more."""
-    for live in models:
-        if live is not None and live.floor_bytes > memory_bytes:
-            raise BudgetError(
-                f"a memory of {format_bytes(memory_bytes)} is too little for {live.key}, which needs "
-                f"{format_bytes(live.floor_bytes)}: give as much, or leave the model out.",
-                live.floor_bytes - memory_bytes,
-            )

@@ -1,22 +1,27 @@
 """A known model, loaded or not, and the requests that wait for it."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, final, overload
 
-from pliant.errors import NodeError
+from pliant.errors import NodeError, PliantError
 from pliant.route.choice.objective import Objective
 from pliant.route.choice.request_terms import NO_TERMS, Terms
 from pliant.serve.answers.metrics import Metrics
 from pliant.serve.node.serving_node import ServingNode
 from pliant.serve.repository.live_model import LiveModel
 from pliant.serve.repository.model_entry import ModelEntry, ModelKey
-from pliant.serve.telemetry.request_context import inner_span
+from pliant.serve.telemetry.log_lines import MODEL_LOG
+from pliant.serve.telemetry.request_context import ServedModel, inner_span
+
+_LOG = logging.getLogger(MODEL_LOG)
 
 ModelState = Literal["READY", "UNAVAILABLE", "LOADING", "UNLOADING"]
 """States of the protocol's model repository extension."""
 NEVER, UNLOADED, EVICTED = "not loaded yet", "unloaded", "evicted"
+_UNLOADING = "it is being unloaded, after its pending requests"
 """Reasons why a model is not ready."""
 
 
@@ -52,6 +57,11 @@ class ModelSlot:
     @property
     def key(self) -> ModelKey:
         return self.entry.key
+
+    @property
+    def model(self) -> ServedModel:
+        """The model fields of its log lines, also if it is not loaded."""
+        return ServedModel(self.key.name, self.key.version) if self.live is None else self.live.node.model
 
     def wait_s(self, now_s: float) -> float:
         """Estimated remaining loading time; 0 if it is loaded or never was."""
@@ -98,13 +108,24 @@ class ModelSlot:
                     waiter.result().release(clock())
                 raise
 
-    async def retire(self, reason: str) -> None:
-        """Close the model after its pending requests."""
+    def refuse_requests(self) -> None:
+        """Refuse new requests, since the model will be unloaded."""
+        self.is_wanted = False
+        if self.live is not None:
+            self.reason = _UNLOADING
+
+    def log_delay(self, error: PliantError) -> None:
+        """Log that the model could not be loaded now, so that its next request loads it."""
+        _LOG.warning("%s is loaded on its next request: %s", self.key, error, extra=self.model.log_fields)
+
+    async def retire(self, reason: str) -> bool:
+        """Close the model after its pending requests; returns whether it was loaded."""
         live, self.live = self.live, None
         if live is not None:
             self.state = "UNLOADING"
             await live.close()
         self.state, self.reason = "UNAVAILABLE", reason
+        return live is not None
 
     def _take_waiters(self) -> "list[asyncio.Future[LiveModel]]":
         waiting, self.waiters = [one for one in self.waiters if not one.done()], []

@@ -8,32 +8,24 @@ from typing import Literal, TextIO, final
 
 from pliant.serve.telemetry.request_context import current_request
 
+MODEL_LOG = "pliant.serve.repository"
+"""The logger of loads, unloads and evictions of models."""
 LogFormat = Literal["text", "json"]
 _OF_LINES = ("request_id", "trace_id", "span_id", "model", "model_version", "identity")
 _ACCESS = ("method", "path", "status", "grpc_status", "seconds", "client", "node")
 """Fields that a record may have in `extra`."""
-_IDENTITY = 12
 
 
 @final
 class RequestFields(logging.Filter):
-    """Adds the current request's fields to every record; empty outside requests."""
+    """Adds the current request's fields to every record that lacks them; empty outside requests."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         context = current_request()
-        values = ("",) * len(_OF_LINES)
-        if context is not None:
-            trace, identity = context.trace, context.identity[:_IDENTITY]
-            values = (
-                context.id,
-                trace.trace_id,
-                trace.span_id,
-                context.model,
-                context.model_version,
-                identity,
-            )
-        for name, value in zip(_OF_LINES, values, strict=True):
-            setattr(record, name, value)
+        values = {} if context is None else context.log_fields
+        for name in _OF_LINES:
+            if not hasattr(record, name):
+                setattr(record, name, values.get(name, ""))
         return True
 
 
@@ -71,7 +63,8 @@ class JsonLines(logging.Formatter):
 def log_to(stream: TextIO | None, form: LogFormat, is_verbose: bool) -> logging.Handler:
     """Write all log lines of the process to `stream` (default: standard error) in `form`.
 
-    This replaces the handler of an earlier call. `is_verbose` adds at least one line for each request.
+    This replaces the handler of an earlier call. `is_verbose` adds at least one line for each request; loads
+    and unloads of models always have one.
     Returns the handler, which is installed on the root logger, so that the caller can remove it.
     """
     root = logging.getLogger()
@@ -82,6 +75,7 @@ def log_to(stream: TextIO | None, form: LogFormat, is_verbose: bool) -> logging.
     handler.setFormatter(JsonLines() if form == "json" else TextLines("%(asctime)s %(message)s"))
     root.addHandler(handler)
     logging.captureWarnings(form == "json")
+    logging.getLogger(MODEL_LOG).setLevel(logging.INFO)
     if is_verbose:
         logging.getLogger("pliant.serve").setLevel(logging.INFO)
     return handler

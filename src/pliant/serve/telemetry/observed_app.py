@@ -10,6 +10,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from pliant.serve.telemetry.request_context import (
     ANSWERING,
     MODEL_VERSION,
+    NO_MODEL,
     REQUEST_ID,
     ServedModel,
     current_request,
@@ -25,7 +26,6 @@ _LOG = logging.getLogger("pliant.serve.access")
 _REQUEST_ID, _TRACEPARENT = REQUEST_ID.encode(), TRACEPARENT.encode()
 _READ = {_REQUEST_ID, _TRACEPARENT, TRACESTATE.encode()}
 _FAILED = 500
-_NO_MODEL = ServedModel("", "")
 
 
 @final
@@ -45,7 +45,7 @@ class ObservedApp:
         node: str,
         unobserved: tuple[str, ...] = (),
     ) -> None:
-        self._app, self._model, self._tracer, self._node = app, model or _NO_MODEL, tracer, node
+        self._app, self._model, self._tracer, self._node = app, model or NO_MODEL, tracer, node
         self._paths = frozenset(unobserved)
         self._folders = tuple(path for path in unobserved if path.endswith("/") and path != "/")
 
@@ -56,7 +56,9 @@ class ObservedApp:
         method, path = scope["method"], scope["path"]
         about = {"http.request.method": method, "url.path": path, "pliant.node": self._node}
         start_s, status = time.perf_counter(), 0
-        with enter_request(_read(scope), self._model, self._tracer, f"{method} {path}", about) as span:
+        with enter_request(
+            _read(scope), self._model_of(scope), self._tracer, f"{method} {path}", about
+        ) as span:
             context = current_request()
             assert context is not None
             said = (

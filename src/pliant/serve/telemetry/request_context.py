@@ -17,7 +17,7 @@ from pliant.serve.telemetry.tracing import ContextTracer, Kind, OpenSpan, SpanAt
 REQUEST_ID, MODEL_VERSION = "x-request-id", "pliant-model-version"
 ANSWERING = "pliant.answering"
 """Key in an ASGI scope: the node whose model answers at a path that all models share."""
-_LONGEST = 128
+_LONGEST, _IDENTITY = 128, 12
 _CURRENT: ContextVar["RequestContext | None"] = ContextVar("pliant_request", default=None)
 
 
@@ -36,6 +36,13 @@ class RequestContext:
     tracer: Tracer = field(default_factory=ContextTracer)
     is_given: bool = False
 
+    @property
+    def log_fields(self) -> dict[str, str]:
+        """The fields of its log lines."""
+        model = ServedModel(self.model, self.model_version, self.identity)
+        ids = {"request_id": self.id, "trace_id": self.trace.trace_id, "span_id": self.trace.span_id}
+        return ids | model.log_fields
+
     def headers(self) -> dict[str, str]:
         """Headers for an upstream, in addition to the model's."""
         return {REQUEST_ID: self.id, **self.trace.headers()}
@@ -48,6 +55,15 @@ class ServedModel:
     name: str
     version: str
     identity: str = ""
+
+    @property
+    def log_fields(self) -> dict[str, str]:
+        """The `extra` of a log line about this model, whatever the current request is for."""
+        return {"model": self.name, "model_version": self.version, "identity": self.identity[:_IDENTITY]}
+
+
+NO_MODEL = ServedModel("", "")
+"""Of a request for no model."""
 
 
 def current_request() -> RequestContext | None:

@@ -1,0 +1,125 @@
+"""Metrics, log lines and headers name the model that a request is for, and no other."""
+
+import io
+import logging
+import threading
+from typing import Any
+
+import httpx
+import pytest
+
+from pliant.serve.telemetry.log_lines import log_to
+from tests.serve.models import texts
+from tests.serve.nodes import ANY_PORT, PATIENCE_S, Running
+from tests.serve.repository.test_repository_api import AS_OPERATOR, Shelf, asked, change, serving
+from tests.serve.telemetry.test_request_context import lines_of, logged
+from tests.serve.test_routing import metric, until
+
+
+def responses(node: Running, **labels: str) -> float:
+    shown = ",".join(f'{name}="{value}"' for name, value in labels.items())
+    return metric(node, f"pliant_responses_total{{{shown}}}")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("POST", "/v2/models/nope/infer", 404),
+        ("GET", "/v2", 200),
+        ("GET", "/openapi.json", 200),
+        ("GET", "/nowhere", 404),
+        ("POST", "/v2/repository/models/second/load", 200),
+    ],
+)
+def test_what_is_for_no_model_is_not_counted_for_the_first(method: str, path: str, status: int) -> None:
+    """Strangers' errors diluted or raised the share of failures of the first model."""
+    with logged() as stream, serving(Shelf("first"), Shelf("second")) as node:
+        answer = httpx.request(method, f"{node.url}{path}", headers=AS_OPERATOR, timeout=PATIENCE_S)
+        assert answer.status_code == status, answer.text
+        assert "pliant-model-version" not in answer.headers
+        assert responses(node, model="", status=str(status)) >= 1  # 2, if the scrape before counts as well
+        assert responses(node, model="first") == responses(node, model="second") == 0
+    (line,) = [line for line in lines_of(stream) if line.get("path") == path]
+    assert "model" not in line
+
+
+def test_a_model_that_is_not_loaded_counts_its_own_refusals() -> None:
+    """They were counted for the first model, with its version in the header."""
+    with logged() as stream, serving(Shelf("first"), Shelf("second", "7")) as node:
+        assert change(node, "second", "unload").status_code == 200
+        refused = asked(node, "second")
+        assert refused.status_code == 503
+        assert refused.headers["pliant-model-version"] == "7"
+        assert responses(node, status="503") == responses(node, model="second", status="503") == 1
+    (line,) = [line for line in lines_of(stream) if line.get("status") == 503]
+    assert (line["model"], line["model_version"]) == ("second", "7")
+
+
+def test_calls_over_grpc_for_no_model_are_not_counted_for_the_first() -> None:
+    """Metadata of the server and the index of the repository are nobody's inference."""
+    client = pytest.importorskip("tritonclient.grpc", reason="tritonclient is not installed")
+    from tritonclient.utils import InferenceServerException
+
+    with logged() as stream, serving(Shelf("first"), Shelf("second", "7"), grpc=ANY_PORT) as node:
+        assert change(node, "second", "unload").status_code == 200
+        with client.InferenceServerClient(str(node.grpc)) as grpc:
+            grpc.get_server_metadata(headers=AS_OPERATOR)
+            tensor = client.InferInput("text", [1], "BYTES")
+            tensor.set_data_from_numpy(texts("ab"))
+            for name in ("nope", "second"):
+                with pytest.raises(InferenceServerException):
+                    grpc.infer(name, [tensor], headers=AS_OPERATOR)
+        service = "/inference.GRPCInferenceService"
+        assert responses(node, path=f"{service}/ServerMetadata", model="") == 1
+        assert responses(node, path=f"{service}/ModelInfer", model="", status="NOT_FOUND") == 1
+        assert responses(node, path=f"{service}/ModelInfer", model="second", status="UNAVAILABLE") == 1
+    (line,) = [line for line in lines_of(stream) if line.get("grpc_status") == "UNAVAILABLE"]
+    assert (line["model"], line["model_version"]) == ("second", "7")
+
+
+def test_an_operators_loads_and_unloads_are_logged_by_default_with_their_model() -> None:
+    """Without --verbose they left no trace; with it, lines of loads and evictions named no model."""
+    stream = io.StringIO()
+    handler = log_to(stream, "json", is_verbose=False)
+    try:
+        with serving(Shelf("first"), Shelf("multi", "2")) as node:
+            for verb in ("unload", "load", "load"):
+                path = f"{node.url}/v2/repository/models/multi/{verb}"
+                headers = {**AS_OPERATOR, "x-request-id": f"order-{verb}"}
+                assert httpx.post(path, headers=headers, timeout=PATIENCE_S).status_code == 200
+    finally:
+        logging.captureWarnings(False)
+        logging.getLogger().removeHandler(handler)
+    lines = [line for line in lines_of(stream) if line.get("model") == "multi"]
+    assert all(line["model_version"] == "2" for line in lines)
+    said = [(line.get("request_id"), line["message"]) for line in lines]
+    assert said == [
+        (None, "multi version 2 is loaded"),
+        ("order-unload", "multi version 2 is unloaded"),
+        ("order-load", "multi version 2 is loaded"),
+        ("order-load", "multi version 2 was loaded already"),
+    ]
+
+
+def test_a_model_that_is_being_unloaded_says_so() -> None:
+    """The reason in the refusal was empty until its last request ended."""
+    shelf = Shelf("slow")
+    with serving(shelf, Shelf("other")) as node:
+        repository = node.repository
+        assert repository is not None
+        (session,) = shelf.opened
+        session.gate.clear()
+        calls: list[Any] = [
+            threading.Thread(target=asked, args=(node, "slow")),
+            threading.Thread(target=change, args=(node, "slow", "unload")),
+        ]
+        calls[0].start()
+        until(lambda: session.answered)
+        calls[1].start()
+        until(lambda: not repository.is_served("slow"))
+        refused = asked(node, "slow")
+        session.gate.set()
+        for call in calls:
+            call.join()
+    assert refused.status_code == 503
+    assert "(it is being unloaded, after its pending requests)" in refused.json()["error"]
