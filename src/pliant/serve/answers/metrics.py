@@ -241,6 +241,12 @@ class Metrics:
         if joules is not None:
             self.unused_joules.labels(target, cause).inc(joules)
 
+    def count_work(self, target: str, waited_s: float, spent_s: float, n_together: int) -> None:
+        """Count a request that a local endpoint answered, in a batch of `n_together` that took `spent_s`."""
+        self.child(self.waiting_seconds, target).observe(waited_s)
+        self.child(self.compute_seconds, target).observe(spent_s)
+        self.statistics.add_batched(n_together, spent_s)
+
     def count_refusal(self, status: int) -> None:
         """Count a request that was refused with `status` before its path was known."""
         self.child(self.responses, "none", status).inc()

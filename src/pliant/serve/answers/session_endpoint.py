@@ -155,8 +155,7 @@ class SessionEndpoint:
         finally:
             # Otherwise the router would keep the last wait until the next request.
             self.offer()
-        self._metrics.child(self._metrics.waiting_seconds, self.name).observe(done.waited_s)
-        self._metrics.child(self._metrics.compute_seconds, self.name).observe(done.spent_s)
+        self._metrics.count_work(self.name, done.waited_s, done.spent_s, done.n_together)
         if done.n_together == 1 and not done.is_beside:
             self._report_time(pending.length, done.result, done.spent_s)
         return done

@@ -212,9 +212,12 @@ class GrpcService:
         return message("ModelConfigResponse")(config=about)
 
     async def _statistics(self, request: Any, asked: _CallContext) -> Any:
-        """Statistics of the named model, or of all loaded models if none is named."""
-        if not request.name:
-            every = [node.protocol_statistics() for node in self._repository.nodes]
+        """Statistics of a version, of all loaded versions of a model, or of all loaded models."""
+        named = [one for one in self._repository.nodes if request.name in ("", one.model.name)]
+        if named and not request.version:
+            if request.name:
+                asked.set_model(named[-1].model, named[-1].metrics)
+            every = [node.protocol_statistics() for node in named]
             return message("ModelStatisticsResponse")(model_stats=every)
         async with self._lease(request.name, request.version, asked) as live:
             asked.set_model(live.node.model, live.node.metrics)

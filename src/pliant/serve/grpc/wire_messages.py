@@ -87,9 +87,13 @@ _MESSAGES = {
         "StatisticDuration compute_input 4, StatisticDuration compute_infer 5, "
         "StatisticDuration compute_output 6"
     ),
+    "InferBatchStatistics": (
+        "uint64 batch_size 1, StatisticDuration compute_input 2, StatisticDuration compute_infer 3, "
+        "StatisticDuration compute_output 4"
+    ),
     "ModelStatistics": (
         "string name 1, string version 2, uint64 last_inference 3, uint64 inference_count 4, "
-        "uint64 execution_count 5, InferStatistics inference_stats 6"
+        "uint64 execution_count 5, InferStatistics inference_stats 6, InferBatchStatistics[] batch_stats 7"
     ),
     "ModelStatisticsResponse": "ModelStatistics[] model_stats 1",
     "RepositoryIndexRequest": "string repository_name 1, bool ready 2",

@@ -1,25 +1,30 @@
-"""Compressed bodies (RFC 9110, 8.4): requests within the limits, responses for clients that accept gzip."""
+"""Compressed bodies (RFC 9110, 8.4): requests within the limits, responses for clients that accept them."""
 
+import asyncio
 import re
 import zlib
 from collections.abc import Iterator
-from typing import final
+from typing import Any, final
 
-from starlette.middleware.gzip import GZipMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pliant.errors import InputError, NodeError
 from pliant.serve.http.raw_headers import header_of
 
 CODINGS = "gzip, deflate, identity"
-"""Codings of requests. Responses use gzip or no coding."""
+"""Codings of requests. Responses use the first that the client accepts."""
 LEAST_BYTES = 1024
 """Shorter responses fit one packet uncompressed."""
 _PIECE_BYTES = 1 << 18
 _LEVEL = 1
 """The fastest level, to leave the CPU to inference."""
 _WINDOWS = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
-_REFUSED = re.compile(r"gzip\s*;\s*q=0(?:\.0*)?\s*(?:,|$)", re.IGNORECASE)
+_ACCEPTED = {
+    coding: re.compile(rf"\b{coding}\b(?!\s*;\s*q=0(?:\.0*)?\s*(?:,|$))", re.IGNORECASE)
+    for coding in ("gzip", "deflate")
+}
+_THREAD_BYTES = 1 << 17
+"""Longer responses are compressed on a thread, since the event loop would stand still."""
 
 
 @final
@@ -60,17 +65,54 @@ class Decoder:
 
 
 @final
-class GzipMiddleware:
-    """Middleware that compresses responses of at least `LEAST_BYTES` with gzip, if accepted.
+class ResponseCompression:
+    """Middleware that compresses whole responses of at least `LEAST_BYTES` with gzip, or else deflate.
 
-    No event streams.
+    Only for clients that accept it; no event streams.
     """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._coded = GZipMiddleware(app, minimum_size=LEAST_BYTES, compresslevel=_LEVEL)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         accepted = header_of(scope, b"accept-encoding") or "" if scope["type"] == "http" else ""
-        is_coded = "gzip" in accepted and not _REFUSED.search(accepted)
-        await (self._coded if is_coded else self._app)(scope, receive, send)
+        coding = next((one for one, word in _ACCEPTED.items() if word.search(accepted)), None)
+        await self._app(scope, receive, send if coding is None else _ResponseEncoder(send, coding))
+
+
+@final
+class _ResponseEncoder:
+    """Replaces `send` of one request; the head of a response that is compressed waits for its body."""
+
+    def __init__(self, send: Send, coding: str) -> None:
+        self._send, self._coding = send, coding
+        self._head: Any = None
+
+    async def __call__(self, message: Any) -> None:
+        if message["type"] == "http.response.start" and _is_worth_coding(message):
+            self._head = message
+            return
+        head, self._head = self._head, None
+        if head is not None:
+            body = message.get("body", b"")
+            if not message.get("more_body"):
+                is_long = len(body) >= _THREAD_BYTES
+                coding = self._coding
+                body = await asyncio.to_thread(_encode, body, coding) if is_long else _encode(body, coding)
+                about = {b"content-encoding": coding.encode(), b"content-length": b"%d" % len(body)}
+                kept = [one for one in head["headers"] if one[0] not in about]
+                head = {**head, "headers": [*kept, *about.items(), (b"vary", b"Accept-Encoding")]}
+                message = {**message, "body": body}
+            await self._send(head)
+        await self._send(message)
+
+
+def _is_worth_coding(head: Any) -> bool:
+    """Whether the response has a body of known length that is long enough, and not compressed before."""
+    headers = dict(head["headers"])
+    return b"content-encoding" not in headers and int(headers.get(b"content-length", 0)) >= LEAST_BYTES
+
+
+def _encode(body: bytes, coding: str) -> bytes:
+    stream = zlib.compressobj(_LEVEL, zlib.DEFLATED, _WINDOWS[coding])
+    return stream.compress(body) + stream.flush()

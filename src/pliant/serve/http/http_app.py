@@ -191,15 +191,17 @@ class _Paths:
         return _json(server_metadata(self._node.name, self._version))
 
     async def model(self, request: Request) -> Response:
-        versions = [one.model.version for one in self._nodes if one.served.name == self._node.served.name]
-        return _json(model_metadata(self._node.signature, sorted(versions, key=version_age)))
+        versions = [one.model.version for one in self._versions()]
+        return _json(model_metadata(self._node.signature, versions))
 
     async def config(self, request: Request) -> Response:
         served = self._node.served
         return _json(model_config(self._node.signature, served.max_length, served.identity))
 
     async def statistics(self, request: Request) -> Response:
-        return _json({"model_stats": [self._node.protocol_statistics()]})
+        """Statistics of the version in the path, or else of all loaded versions."""
+        nodes = [self._node] if "/versions/" in request.url.path else self._versions()
+        return _json({"model_stats": [one.protocol_statistics() for one in nodes]})
 
     async def openapi(self, request: Request) -> Response:
         return Response(self._openapi, media_type=JSON)
@@ -274,6 +276,11 @@ class _Paths:
             if status == 415:
                 headers["accept-encoding"] = CODINGS
         return error_response(status, str(error), headers)
+
+    def _versions(self) -> list[ServingNode]:
+        """The nodes of the model's loaded versions, oldest first."""
+        found = [one for one in self._nodes if one.model.name == self._node.model.name]
+        return sorted(found, key=lambda one: version_age(one.model.version))
 
     def _route(self, request: Request) -> RouteMessage | None:
         """Read the route header of another node, and register that node for change notifications."""

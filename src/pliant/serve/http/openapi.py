@@ -273,6 +273,7 @@ def _schemas(model: Signature, parameters: _Json) -> _Json:
             "required": ["model_name", "outputs"],
             "properties": {
                 "model_name": {"const": model.name},
+                "model_version": {"const": model.version},
                 "id": {"type": "string"},
                 "parameters": _reply_parameters(),
                 "outputs": {"type": "array", "items": {"$ref": "#/components/schemas/Tensor"}},

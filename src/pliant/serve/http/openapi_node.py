@@ -21,6 +21,10 @@ NODE_SCHEMAS: Final[_Json] = {
             "version": {"type": "string"},
             **dict.fromkeys(("last_inference", "inference_count", "execution_count"), COUNT),
             "inference_stats": object_schema(dict.fromkeys(_DURATIONS, _DURATION)),
+            "batch_stats": {
+                "type": "array",
+                "items": object_schema({"batch_size": COUNT, "compute_infer": _DURATION}),
+            },
         }
     ),
     "Embeddings": object_schema(

@@ -33,6 +33,7 @@ from pliant.serve.answers.routed_request import RoutedRequest
 from pliant.serve.answers.session_endpoint import SessionEndpoint
 from pliant.serve.http.limits import Limits
 from pliant.serve.node.infer_call import InferCall, InferResponse
+from pliant.serve.node.node_gauges import read_gauges
 from pliant.serve.node.worker_registry import worker_registry
 from pliant.serve.page.answer_feed import AnswerFeed
 from pliant.serve.protocol.client_messages import forwarded_body
@@ -83,7 +84,7 @@ class ServingNode:
         self.identity = Identity(served.identity, version)
         self.terms, self.objective = terms, objective
         self.served, self.router, self.limits, self.clock = served, router, limits, clock
-        self.signature = signature(served)
+        self.signature = replace(signature(served), version=model_version)
         self.counts_joules = router.settings.power is not None
         self.is_draining = False
         self._queue = max(1, queue)
@@ -149,7 +150,8 @@ class ServingNode:
         for the length is not available, and NodeError for a routing loop (508), full queues (503) and a
         failing model (500).
         """
-        start_s = self.clock() - call.waited_s
+        begun_s = self.clock()
+        start_s = begun_s - call.waited_s
         served = self.served
         is_source = call.route is None or not call.route.path
         about = (self.signature, self.limits, served.max_items, is_source)
@@ -157,6 +159,7 @@ class ServingNode:
         if request.n_rows != 1:
             return await self._infer_rows(call, request, start_s)
         given = served.request(request.tensors)
+        self.metrics.statistics.decoding.add(self.clock() - begun_s)
         n = given.length
         if n > served.max_length:
             raise InputError(f"the input has length {n}; at most {served.max_length} is read.")
@@ -290,12 +293,13 @@ class ServingNode:
 
     async def _answer(self, asked: RoutedRequest) -> InferResponse:
         found = await self.feed.record_request(asked, self.dispatcher.answer)
-        said = answer_parameters(asked, found, self.router, self.clock(), self._memory_of)
-        body = found.content
+        start_s, body = self.clock(), found.content
+        said = answer_parameters(asked, found, self.router, start_s, self._memory_of)
         if isinstance(body, InferBody):
-            body = with_parameters(body, said)
+            body = with_parameters(body, said, self.signature)
         else:
             body = write_reply(asked.request, body.outputs, self.signature, said)
+        self.metrics.statistics.encoding.add(self.clock() - start_s)
         spent, length = found.spent, asked.pending.length
         return InferResponse(body, found.target, found.node, spent, length, found.accuracy)
 
@@ -322,6 +326,9 @@ class ServingNode:
         trail = self._trail(call)
         return RoutedRequest(request, pending, trail, id, write, route, objective, own, shows)
 
+    def _states(self) -> Iterator[GaugeValue]:
+        return read_gauges(self)
+
     def _trail(self, call: InferCall) -> Trail:
         """The path of the request including this node. Raises NodeError for a loop."""
         given = Trail() if call.route is None or not call.route.path else call.route.trail
@@ -329,39 +336,3 @@ class ServingNode:
             return Trail(given.path, min(given.hops_left, self.limits.hops)).visit(self.name)
         except RouteError as error:
             raise NodeError(str(error), status=508) from error
-
-    def _states(self) -> Iterator[GaugeValue]:
-        """Gauge values from the router for Prometheus."""
-        now_s = self.clock()
-        for n, seconds in self.router.advertise(now_s).levels[-1].answered_points:
-            yield GaugeValue(
-                "pliant_curve_seconds", "Curve sent to downstream nodes.", "length", str(n), seconds
-            )
-        for target, local in self.dispatcher.here.items():
-            n, about = float(local.n_waiting), "Requests that wait for a local endpoint."
-            yield GaugeValue("pliant_queue_length", about, "target", target, n)
-            about = "Expected wait of a new request, in seconds."
-            yield GaugeValue("pliant_queue_seconds", about, "target", target, local.backlog_s)
-        for peer in self.router.states(now_s):
-            rows = [
-                ("pliant_upstream_rtt_seconds", "Round trip time.", peer.rtt_s),
-                ("pliant_upstream_bandwidth_bytes", "Bandwidth, in bytes a second.", peer.bandwidth_Bps),
-                ("pliant_upstream_ready", "Whether the upstream is used.", float(peer.state == "ready")),
-                ("pliant_upstream_wait_seconds", "Expected wait at the upstream.", peer.wait_s),
-                ("pliant_upstream_in_flight", "Requests in flight there.", float(peer.n_in_flight)),
-                ("pliant_upstream_limit", "Maximum requests in flight.", float(peer.limit)),
-                ("pliant_upstream_waiting", "Requests that wait here for it.", float(peer.n_waiting)),
-            ]
-            for name, about, number in rows:
-                yield GaugeValue(name, about, "upstream", peer.name, number)
-        if (share := self.share) is not None:
-            rows = [
-                ("pliant_memory_share_bytes", "Share of the common memory budget.", share.share_bytes),
-                ("pliant_memory_held_bytes", "Memory held of the share.", share.held_bytes),
-                ("pliant_memory_loading_seconds", "Loading time of an answer.", share.loading_s),
-            ]
-            for name, about, number in rows:
-                yield GaugeValue(name, about, "model", share.name, number)
-        yield GaugeValue(
-            "pliant_predecessors", "Downstream nodes.", "node", self.name, len(self.router.predecessors)
-        )

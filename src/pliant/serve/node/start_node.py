@@ -14,7 +14,7 @@ from pliant.errors import NodeError
 
 try:
     from pliant.serve.http.connections.server import NodeServer, bind
-    from pliant.serve.http.content_coding import GzipMiddleware
+    from pliant.serve.http.content_coding import ResponseCompression
     from pliant.serve.http.http_app import model_app
     from pliant.serve.http.model_apps import ModelApps
     from pliant.serve.http.repository_paths import RepositoryPaths
@@ -230,7 +230,7 @@ async def serve_models(
         open_.push_async_callback(repository.close)
         await repository.start()
         paths = RepositoryPaths(repository, bodies, access, options.name or "", version, page, tracer)
-        app = GzipMiddleware(ModelApps(repository, paths, bodies, access, options.limits, tracer))
+        app = ResponseCompression(ModelApps(repository, paths, bodies, access, options.limits, tracer))
 
         manager = service_manager(child_environment())
 

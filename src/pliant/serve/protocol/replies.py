@@ -36,6 +36,7 @@ class _Reply(msgspec.Struct, frozen=True, omit_defaults=True):
     outputs: list[_ReplyOutput]
     id: str = ""
     parameters: dict[str, Any] = {}
+    model_version: str = ""
 
 
 class _ReplyHead(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -45,6 +46,7 @@ class _ReplyHead(msgspec.Struct, frozen=True, omit_defaults=True):
     outputs: msgspec.Raw
     id: str = ""
     parameters: dict[str, Any] = {}
+    model_version: str = ""
 
 
 _REPLY = msgspec.json.Decoder(_Reply)
@@ -71,17 +73,16 @@ def write_reply(
             outputs.append(_ReplyOutput(*about, {"binary_data_size": len(tail[-1])}))
         else:
             outputs.append(_ReplyOutput(*about, data=write_json(array, port.dtype)))
-    head = _ENCODER.encode(_Reply(model.name, outputs, request.id, dict(parameters)))
+    head = _ENCODER.encode(_Reply(model.name, outputs, request.id, dict(parameters), model.version))
     return InferBody(b"".join((head, *tail)), len(head)) if tail else InferBody(head, None)
 
 
-def with_parameters(body: InferBody, parameters: Mapping[str, object]) -> InferBody:
-    """Add parameters to a checked response."""
-    if not parameters:
-        return body
+def with_parameters(body: InferBody, parameters: Mapping[str, object], model: Signature) -> InferBody:
+    """Add parameters and the version of the model to a checked response of another node."""
     head, tail = split_body(body.content, body.header_bytes)
     reply = _REPLY_HEAD.decode(head)
-    head = _ENCODER.encode(structs.replace(reply, parameters={**reply.parameters, **parameters}))
+    said = {**reply.parameters, **parameters}
+    head = _ENCODER.encode(structs.replace(reply, parameters=said, model_version=model.version))
     return InferBody(head + bytes(tail), None if body.header_bytes is None else len(head))
 
 

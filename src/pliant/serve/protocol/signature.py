@@ -12,7 +12,8 @@ from pliant.run.session.text_session import TEXT
 class Signature:
     """The inputs and outputs of a model. A request has exactly the inputs of one of `alternatives`.
 
-    With `is_tokenized`, the input `text` stands for the others, which a tokenizer makes of it.
+    `version` is that of the served model, for responses. With `is_tokenized`, the input `text` stands for the
+    others, which a tokenizer makes of it.
     """
 
     name: str
@@ -21,6 +22,7 @@ class Signature:
     outputs: tuple[Port, ...]
     alternatives: tuple[frozenset[str], ...]
     is_tokenized: bool = False
+    version: str = ""
 
     @property
     def is_batchable(self) -> bool:

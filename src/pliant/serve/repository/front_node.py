@@ -17,6 +17,8 @@ class FrontNode:
     def __init__(self, repository: ModelRepository, name: str, version: str) -> None:
         self.name, self.identity = name, Identity(None, version)
         self.model, self.metrics, self._repository = NO_MODEL, Metrics(), repository
+        for family in (self.metrics.body_bytes, self.metrics.refits):  # without labels, they would show as 0
+            self.metrics.registry.unregister(family)
         self.grpc: ListenAddress | None = None
         """The gRPC address, once the server listens."""
 
