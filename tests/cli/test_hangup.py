@@ -221,7 +221,7 @@ def test_a_hangup_changes_the_paths_of_certificates_and_tokens(
         assert status(old, OLD) == 200
         for refused, why in (
             (text("new", "old", "new"), "node.toml:1: "),
-            (text("new", "new", "missing"), "node.toml:3: the token file"),
+            (text("new", "new", "missing"), "node.toml:3: token-file: the token file"),
             (
                 text("new", "new", "new").replace("tls-", "# tls-"),
                 "tls-cert (",

@@ -154,7 +154,9 @@ def test_a_model_with_a_cluster_shares_the_memory_of_all_models(tmp_path: Path) 
         _, shared = node.node.sessions
         assert shared("a fine film").label == want["split"]
         assert shared.memory.budget_bytes == needed >= shared.weight_bytes - _ends(shared) > 0
-        taken = sum(share.share_bytes for share in budget.shares) + needed
+        *_, of_cluster = budget.shares
+        assert (of_cluster.name, of_cluster.share_bytes) == (f"{node.node.model.name} (cluster)", needed)
+        taken = sum(share.share_bytes for share in budget.shares)
         assert budget.total_bytes - budget.free_bytes == taken <= budget.total_bytes
     assert budget.free_bytes == budget.total_bytes
 
@@ -195,6 +197,12 @@ def _ends(session: Any) -> int:
         ("queue = 8", 'radio = "umts"', 3, "radio: 'umts' is not a known radio"),
         ("queue = 8", 'address = "gateway:8080"', 3, "give http://HOST:PORT"),
         ("queue = 8", 'name = "no name"', 3, "name: "),
+        ("queue = 8", "client-rate = 2", 3, "for 50 requests a second"),
+        ("queue = 8", 'token-file = { env = "NO_SUCH_VARIABLE" }', 3, "NO_SUCH_VARIABLE is not set"),
+        ("queue = 8", 'operator-token-file = "missing"', 3, "operator-token-file: "),
+        ("queue = 8", 'objective = "energy"', 3, "objective counts joules"),
+        ("queue = 8", 'objective = "mix:0.5"', 3, 'add power, such as power = "4.5"'),
+        ("queue = 8", 'preload = "3MB"', 3, "preload is an option of one model: write it into its [[model]]"),
         ('"127.0.0.1:0"', '"nowhere"', 2, "listen: 'nowhere' is not an address"),
         ('"10.0.0.0/8"', '"10.0.0.0/40"', 4, "peer-network: "),
         ('"20ms"', '"soon"', 9, "latency: cannot read 'soon'"),
@@ -236,6 +244,17 @@ def test_mistakes_of_the_node_and_of_models_are_named_together(tmp_path: Path) -
     ]
     assert "two models are called search version 2" in lines[3]
     assert "two models are called imdb-lstm" in lines[4]
+
+
+def test_an_option_of_one_model_is_refused_beside_a_single_one_too(tmp_path: Path) -> None:
+    """The refusal spoke of `--preload` and gave no line; the power may come from the command line."""
+    text = 'preload = "3MB"\nobjective = "energy"\n[[model]]\nsource = "sst2"\n'
+    given = replace(written(tmp_path, text), power="2")
+    with pytest.raises(InputError) as error:
+        read_options(given)
+    assert str(error.value) == (
+        f"{tmp_path}/node.toml:1: preload is an option of one model: write it into its [[model]]."
+    )
 
 
 def test_a_file_that_is_no_toml_or_names_no_model_says_so(tmp_path: Path) -> None:

@@ -143,3 +143,12 @@ def test_texts_of_quotes_and_backslashes_are_read(text: str) -> None:
     port = Port("x", "bytes", (None,))
     body = json.dumps({"inputs": [tensor(port, (3,), [text] * 3)]}).encode()
     assert list(read_request(body, None, model(port), max_length=3).tensors["x"]) == [text.encode()] * 3
+
+
+@pytest.mark.parametrize("shape", ["[-1]", "[1.5]", '"two"'])
+def test_a_shape_that_is_none_is_shown_with_what_to_give(shape: str) -> None:
+    """The refusal showed the decoder's words and its path into the array."""
+    body = f'{{"inputs": [{{"name": "x", "shape": {shape}, "datatype": "FP32", "data": [1]}}]}}'
+    with pytest.raises(InputError) as refused:
+        read_request(body.encode(), None, model(Port("x", "float32", (1,))))
+    assert str(refused.value) == f"`shape` is {shape}; give a list of whole numbers, 0 or more."

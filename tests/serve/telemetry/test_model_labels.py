@@ -10,7 +10,7 @@ import pytest
 
 from pliant.serve.telemetry.log_lines import log_to
 from tests.serve.models import texts
-from tests.serve.nodes import ANY_PORT, PATIENCE_S, Running
+from tests.serve.nodes import ANY_PORT, PATIENCE_S, Running, running_models
 from tests.serve.repository.test_repository_api import AS_OPERATOR, Shelf, asked, change, serving
 from tests.serve.telemetry.test_request_context import lines_of, logged
 from tests.serve.test_routing import metric, until
@@ -123,3 +123,13 @@ def test_a_model_that_is_being_unloaded_says_so() -> None:
             call.join()
     assert refused.status_code == 503
     assert "(it is being unloaded, after its pending requests)" in refused.json()["error"]
+
+
+def test_a_path_that_was_not_found_lists_every_model() -> None:
+    """Those that are not loaded were left out of the list."""
+    late = Shelf("late", is_initial=False)
+    with running_models([Shelf("first").entry], find=lambda: [late.entry]) as node:
+        for path in ("/nowhere", "/v2/models/nope/infer"):
+            told = httpx.get(f"{node.url}{path}", timeout=PATIENCE_S)
+            assert told.status_code == 404
+            assert "'first', 'late'" in told.json()["error"], path

@@ -223,3 +223,25 @@ def test_an_upstream_that_lets_deadlines_pass_is_left_for_another_that_is_slower
         )
     assert router.choose(5, 0.0, terms=terms, exclude=("local",)).target == ANSWERS
     assert router.choose(5, 0.0, terms=Terms(60.0), exclude=("local",)).target == HANGS, "in no hurry it is"
+
+
+def test_a_request_without_time_left_is_not_sent() -> None:
+    """It was sent with a negative patience, which the upstream refused as invalid."""
+    router = Router("here", RouterSettings(100))
+    router.add_successor(ANSWERS, Link(0.01, 1e7))
+    told = CurveAdvert(ANSWERS[7:], only(Curve(((0, 0.1),))), frozenset())
+    router.record_ping(ANSWERS, 0.01, 0.0, told, 0.0)
+    client = Mock()
+
+    async def work() -> None:
+        upstreams = Upstreams(router, client, (), "m", None, None, Mock(), Mock(), Limits(), 1)
+        slot = UpstreamSlot(router.enter(ANSWERS, 5, 0.0), 0.02)
+        trail, body = Trail().visit("here"), InferBody(b"", None)
+        for patience_s in (-2.29e-05, 0.0):
+            with pytest.raises(NodeError, match="no time is left") as late:
+                await upstreams.ask(ANSWERS, 5, 0.1, trail, "id", body, slot, Terms(0.02), patience_s)
+            assert late.value.status == 504
+
+    asyncio.run(work())
+    client.call.assert_not_called()
+    assert router.choose(5, 0.0, exclude=("local",)).target == ANSWERS, "it is not to blame"

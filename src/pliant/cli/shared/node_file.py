@@ -20,6 +20,14 @@ SECRETS = {
     **dict.fromkeys(("tls_key", "key"), (CREDENTIAL,)),
 }
 """Options that may come from the environment or a credential instead of a file: `{ env = "NAME" }`."""
+_EXAMPLES = {
+    "client_rate": '"50:100" for 50 requests a second, and 100 at once',
+    "client_bandwidth": '"10MB:50MB" for 10 MB a second, and 50 MB at once',
+    **dict.fromkeys(("latency", "settle"), '"200ms"'),
+    **dict.fromkeys(("memory", "preload"), '"100MB"'),
+    "power": '"4.5" for watts, or "measure"',
+}
+"""Examples of options whose strings have a unit, which a number lacks."""
 _TABLE = re.compile(r"\s*\[\[?\s*([\w.\"'-]+)\s*\]\]?")
 _KEY = re.compile(r"\s*[\"']?([\w-]+)[\"']?\s*=")
 
@@ -43,15 +51,19 @@ class FileOptions:
     parsers: Mapping[str, Callable[[Any], object]]
 
 
+NodeCheck = Callable[[Mapping[str, Any], int], Iterator[tuple[str, str]]]
+"""Yields the mistakes of the node's options, beside a number of models in the file: option, what is wrong."""
 ModelCheck = Callable[[Mapping[str, Any]], Iterator[tuple[str, str]]]
 """Yields the mistakes of a model that no single option shows: the option to correct, and what is wrong."""
 
 
-def read_node_file(path: Path, node: FileOptions, model: FileOptions, check: ModelCheck) -> NodeFile:
+def read_node_file(
+    path: Path, node: FileOptions, check_node: NodeCheck, model: FileOptions, check: ModelCheck
+) -> NodeFile:
     """Read the file at `path` with options of the `node`, and in each `[[model]]` those of a `model`.
 
-    `check` sees the valid options of each model that has a source. Raises InputError naming every mistake
-    with its line, and the nearest known key for an unknown one.
+    `check_node` sees the valid options of the node, `check` those of each model that has a source. Raises
+    InputError naming every mistake with its line, and the nearest known key for an unknown one.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -64,6 +76,9 @@ def read_node_file(path: Path, node: FileOptions, model: FileOptions, check: Mod
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise InputError(f"{path}:{lines.get((0, MODEL), 1)}: write each model as a table: [[model]].")
     wrong = [(0, key, why) for key, why in _mistakes(found, node)]
+    keys = {_field(key): key for key in found if (0, key) not in {one[:2] for one in wrong}}
+    options = _named({key: found[key] for key in keys.values()})
+    wrong += [(0, keys[name], why) for name, why in check_node(options, len(tables))]
     for at, table in enumerate(tables, 1):
         wrong += [(at, key, why) for key, why in _mistakes_of_model(table, model, check)]
     if wrong:
@@ -130,7 +145,8 @@ def _wanted(name: str, value: Any, kind: Any) -> str | None:
         ways = " or ".join(f'{{ {kind.rstrip(":")} = "NAME" }}' for kind in kinds)
         return f"a path, or {ways}"
     if not _fits(value, kind):
-        return _described(kind)
+        like = _EXAMPLES.get(name)
+        return _described(kind) if like is None else f"{_described(kind)}, such as {like}"
     least, most = _range(kind)
     if (least is None or least <= value) and (most is None or value <= most):
         return None

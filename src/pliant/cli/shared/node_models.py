@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from pliant.cli.shared.model_arguments import MeasuredBytes, ModelArguments, parse_model
-from pliant.cli.shared.node_file import SECRETS, FileOptions, ModelCheck, read_node_file
+from pliant.cli.shared.node_file import SECRETS, FileOptions, ModelCheck, NodeCheck, read_node_file
 from pliant.cli.shared.refuse_options import option_text
 from pliant.cli.shared.weight_bits import parse_weights
 from pliant.errors import InputError, NodeError, PliantError
@@ -20,7 +20,7 @@ from pliant.route.curve_advert import check_node_name
 from pliant.secret_sources import secret_path
 from pliant.serve.access.credentials import TokenFiles
 from pliant.serve.access.rates import parse_rates
-from pliant.serve.access.security import Tls, parse_address
+from pliant.serve.access.security import Tls, parse_address, read_tokens
 from pliant.serve.node.power import check_power, read_radio
 from pliant.serve.repository.model_entry import ModelEndpoints, ModelEntry, ModelKey, distinct
 from pliant.serve.repository.model_folder import models_in
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pliant.cli.node import NodeArguments
 
 _LOG = logging.getLogger("pliant.serve")
+TOKEN_FILES = ("token_file", "peer_token_file", "operator_token_file")
 TERMS = ("latency", "accuracy_floor", "best_effort", "objective")
 """Options that are defaults of requests."""
 _ENDPOINTS = ("upstream", "discover", "announce", *TERMS)
@@ -45,6 +46,7 @@ _OF_ONE = (
 """Options of a node that several models cannot share."""
 _NOT_IN_FILE = ("model", "config", "model_name", "named")
 """Options of a node that its file cannot have."""
+_NO_POWER = "counts joules, which needs the power of this device"
 TomlTable = Mapping[str, Any]
 
 
@@ -56,6 +58,7 @@ def _check_cluster_address(text: str) -> None:
 
 _PARSERS: Mapping[str, Callable[[Any], object]] = {
     **{name: lambda path: secret_path(Path(path)) for name in SECRETS},
+    **dict.fromkeys(TOKEN_FILES, lambda path: read_tokens(secret_path(Path(path)))),
     **dict.fromkeys(("listen", "grpc"), parse_address),
     **dict.fromkeys(("memory", "preload"), parse_bytes),
     "cluster": _check_cluster_address,
@@ -96,7 +99,8 @@ def read_options(args: "NodeArguments") -> tuple["NodeArguments", tuple[TomlTabl
                 "--models."
             )
         return args, ()
-    found = read_node_file(args.config, *_file_options(type(args)), _check_of_models())
+    ours, theirs = _file_options(type(args))
+    found = read_node_file(args.config, ours, _check_of_node(args), theirs, _check_of_models())
     if not args.model and not found.models and args.models is None and "models" not in found.node:
         raise InputError(f'{args.config} names no model: add a section [[model]] with source = "sst2".')
     default = {one.name: one.default for one in fields(args)}
@@ -116,6 +120,25 @@ def _file_options(node: type[Any]) -> tuple[FileOptions, FileOptions]:
     names = (*get_type_hints(ModelArguments), *_ENDPOINTS)
     theirs = get_type_hints(ModelArguments) | {name: types[name] for name in names if name in types}
     return FileOptions(ours, _PARSERS), FileOptions(theirs, _PARSERS_OF_MODEL)
+
+
+def _check_of_node(args: "NodeArguments") -> NodeCheck:
+    """Return the check of the node's options in the file, with those of the command line, `args`."""
+    default = {one.name: one.default for one in fields(args)}
+
+    def check(table: TomlTable, n_tables: int) -> Iterator[tuple[str, str]]:
+        n_named = len(args.model or ())
+        said = {name: value for name, value in table.items() if name not in args.named}
+        for name in _OF_ONE if n_tables or n_named != 1 else ():
+            is_of_one = n_tables + n_named > 1 or name not in _ENDPOINTS
+            if is_of_one and said.get(name, default[name]) not in (default[name], []):
+                shown = name.replace("_", "-")
+                yield name, f"{shown} is an option of one model: write it into its [[model]]."
+        counts_joules = "objective" in said and parse_objective(said["objective"]).per_joule
+        if counts_joules and args.power is None and "power" not in said:
+            yield "objective", f'objective {_NO_POWER}: add power, such as power = "4.5".'
+
+    return check
 
 
 def _check_of_models() -> ModelCheck:
@@ -170,7 +193,7 @@ def objective_of(args: "NodeArguments") -> Objective:
     """Return the objective of requests. Raises PliantError, also for joules of an unknown power."""
     objective = parse_objective(args.objective)
     if objective.per_joule and args.power is None:
-        raise NodeError("--objective counts joules, which needs the power of this device: add --power.")
+        raise NodeError(f"--objective {_NO_POWER}: add --power.")
     return objective
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from pliant.cli.shared.node_file import option_lines
 from pliant.cli.shared.node_models import (
     TERMS,
+    TOKEN_FILES,
     model_entries,
     objective_of,
     read_options,
@@ -26,10 +27,10 @@ if TYPE_CHECKING:
     from pliant.cli.node import NodeArguments
 
 _LOG = logging.getLogger("pliant.serve")
-_TOKENS, _TLS = ("token_file", "peer_token_file", "operator_token_file"), ("tls_cert", "tls_key", "client_ca")
+_TLS = ("tls_cert", "tls_key", "client_ca")
 _CHANGING = ("queue", "client_rate", "client_bandwidth", "upstream", "ca", *TERMS)
 """Options of a node that may change while it runs."""
-_REPLACED = ("memory", *_TOKENS, *_TLS)
+_REPLACED = ("memory", *TOKEN_FILES, *_TLS)
 """Options that may change while the node runs, but neither be added nor left out."""
 
 
@@ -70,7 +71,7 @@ async def _changed_credentials(args: "NodeArguments", now: Credentials) -> Crede
     try:
         return await now.read(files, tls)
     except NodeError as error:
-        paths = {name: getattr(args, name) for name in (*_TOKENS, *_TLS, "ca")}
+        paths = {name: getattr(args, name) for name in (*TOKEN_FILES, *_TLS, "ca")}
         lines, said = _lines(args), str(error)
         named = [lines[name] for name, path in paths.items() if name in lines and str(path) in said]
         raise InputError(f"{args.config}:{min(named, default=1)}: {error}") from error

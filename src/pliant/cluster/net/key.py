@@ -107,7 +107,8 @@ def read_key(path: Path) -> Key:
         return Key(halves["public-key"].encode(), halves["secret-key"].encode())
     except (KeyError, ClusterError) as error:
         raise ClusterError(
-            f"{path} holds no cluster key: copy it again from a member, or delete it and make a new one."
+            f"{path} holds no cluster key: copy it again from a member, or delete it and make a new one "
+            "with `pliant cluster key`."
         ) from error
 
 

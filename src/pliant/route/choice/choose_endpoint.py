@@ -391,7 +391,7 @@ def _unreached(most: Option, terms: Terms, is_limited: bool) -> str:
     if most.accuracy is None:
         return (
             f"the accuracy of {most.name} was never measured, so no floor of {floor:g} is promised: leave it "
-            "out, or pack the model with `--importance`."
+            "out. Only a text encoder that was packed with `--importance` has one."
         )
     return (
         f"an accuracy of {most.accuracy:.4f}, by {most.name}, is the most there is"

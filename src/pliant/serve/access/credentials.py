@@ -97,14 +97,17 @@ class Credentials:
         return self._now.key_pair
 
     async def reload(self) -> None:
-        """Read all files now. Errors are logged, not raised; what `use` is given meanwhile stays."""
+        """Read all files now, and use them if they changed; what `use` is given meanwhile stays.
+
+        Errors are logged, not raised.
+        """
         before = self._now
         try:
             found = await self.read(before.files, before.tls)
         except NodeError as error:
             _LOG.error("tokens and certificates were not reloaded: %s", error)
             return
-        if self._now is not before:
+        if self._now is not before or found.stamps == before.stamps:
             return
         self.use(found)
         _LOG.warning("tokens and certificates were reloaded")

@@ -161,5 +161,5 @@ def _rate(option: str, text: str, number: Callable[[str], float]) -> Rate:
         return Rate(rate, number(burst) if burst else max(1.0, rate))
     except ValueError as error:
         raise NodeError(
-            f"{option} {text!r:.40} is not a rate; give RATE or RATE:BURST, such as 50:100."
+            f"{option} {text!r:.40} is not a rate a second; give RATE or RATE:BURST, such as 50:100."
         ) from error

@@ -171,8 +171,9 @@ class _Paths:
     async def unanswered(self, request: Request, error: Exception) -> Response:
         """The error response for an unknown path or method."""
         assert isinstance(error, HTTPException)
-        names = ", ".join(repr(one.served.name) for one in self._nodes)
-        served = f"this node serves the model {names}, and /openapi.json lists its paths."
+        names = list(dict.fromkeys(repr(one.served.name) for one in self._nodes))
+        models = f"model{'s' * (len(names) > 1)} {', '.join(names)}"
+        served = f"this node serves the {models}, and /openapi.json lists its paths."
         why = {404: f"{request.url.path[:80]!r} was not found: {served}", 405: method_refusal(request, error)}
         return error_response(
             error.status_code, why.get(error.status_code, error.detail), dict(error.headers or {})

@@ -203,8 +203,9 @@ class RepositoryPaths:
         assert isinstance(error, HTTPException)
         known = [(name, self._repository.is_live(name)) for name in self._repository.names]
         names = ", ".join(f"{name!r}{'' if live else ' (not loaded)'}" for name, live in known) or "none"
+        models = f"model{'s' * (len(known) > 1)} {names}"
         why = {
-            404: f"{request.url.path[:80]!r} was not found: this node has the model {names}.",
+            404: f"{request.url.path[:80]!r} was not found: this node has the {models}.",
             405: method_refusal(request, error),
         }
         headers = dict(error.headers or {})

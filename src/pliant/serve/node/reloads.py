@@ -1,22 +1,27 @@
 """Reload actions of a node on SIGHUP."""
 
 import asyncio
+import logging
 import signal
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import final
 
+_LOG = logging.getLogger("pliant.serve")
 Reload = Callable[[], Awaitable[None]]
 
 
 @final
 class Reloads:
-    """Runs the added actions in order, once for each signal. Call on one event loop."""
+    """Runs the added actions in order after a signal; signals during a run cause one more. Call on one event
+    loop.
+    """
 
     def __init__(self) -> None:
         self._actions: list[Reload] = []
         self._turn = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._is_due = False
 
     def add(self, action: Reload) -> None:
         """Add `action`, which must not raise: it logs errors and keeps the previous state."""
@@ -25,6 +30,7 @@ class Reloads:
     async def run(self) -> None:
         """Run all actions, as on SIGHUP."""
         async with self._turn:
+            self._is_due = False
             for action in self._actions:
                 await action()
 
@@ -45,6 +51,10 @@ class Reloads:
                 task.cancel()
 
     def _start(self) -> None:
+        if self._is_due:  # a run that has not begun will read the same files
+            return
+        self._is_due = True
+        _LOG.warning("SIGHUP: the files are read again, which may take seconds")
         task = asyncio.get_running_loop().create_task(self.run())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

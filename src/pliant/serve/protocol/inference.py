@@ -197,6 +197,9 @@ def _decode_part(given: msgspec.Raw, name: str, decoder: msgspec.json.Decoder[T]
     try:
         return decoder.decode(given)
     except msgspec.DecodeError as error:
+        if decoder is _SHAPE:
+            shown = bytes(given)[:40].decode(errors="replace")
+            raise InputError(f"`shape` is {shown}; give a list of whole numbers, 0 or more.") from error
         raise InputError(f"`{name}` cannot be read: {error}.") from error
 
 

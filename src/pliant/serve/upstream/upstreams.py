@@ -145,6 +145,8 @@ class Upstreams:
         reports the upstream as `failed` if another endpoint succeeds.
         """
         timeout = answer_timeout(expected_s, patience_s, self._limits.hop_s)
+        if timeout.seconds <= 0.0:  # it waited too long for its slot
+            raise NodeError(f"no time is left to ask {upstream}.", status=504)
         sent = trail.next_hop()
         message = RouteMessage(
             sent.path,
