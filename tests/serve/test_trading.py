@@ -183,7 +183,9 @@ def test_what_nobody_can_promise_is_refused_with_the_limit() -> None:
         assert asked(node, accuracy_floor=7).status_code == 400
         assert asked(node, deadline_s=-1).status_code == 400
     with running(Upper(), name="plain") as node:
-        assert asked(node, accuracy_floor=0.5).status_code == 422
+        response = asked(node, accuracy_floor=0.5)
+        assert response.status_code == 422
+        assert "leave it out. Only a text encoder that was packed" in response.json()["error"]
         assert told(asked(node, deadline_s=100)) == ("ABCDE", {"met": True})
 
 

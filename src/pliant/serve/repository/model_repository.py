@@ -28,6 +28,8 @@ from pliant.serve.repository.model_slot import (
 from pliant.serve.telemetry.log_lines import MODEL_LOG
 
 _LOG = logging.getLogger(MODEL_LOG)
+_START_LOG = logging.getLogger("pliant.serve")
+"""Of the initial models, which a node tells when it serves."""
 
 FindModels = Callable[[], Sequence[ModelEntry]]
 """Finds models in addition to the named ones; called on a thread. Raises PliantError."""
@@ -55,7 +57,7 @@ class ModelRepository:
         self._find, self._found = find, set[ModelKey]()
         self._changing = asyncio.Lock()
         self._under_way: set[asyncio.Task[None]] = set()
-        self.is_draining = False
+        self.is_draining, self._log = False, _START_LOG
         self.nodes: Sequence[ServingNode] = LiveNodes(lambda: self._slots)
         """The nodes of the currently loaded models."""
 
@@ -127,6 +129,7 @@ class ModelRepository:
                     raise
                 slot.is_wanted, slot.reason = True, f"{EVICTED}: its next request loads it"
                 slot.log_delay(error)
+        self._log = _LOG
 
     async def load(self, name: str, version: str | None = None) -> None:
         """Load a model, or all its versions; a loaded model is reloaded if its files have changed.
@@ -343,7 +346,7 @@ class ModelRepository:
         if self.is_draining:  # since the load began
             live.node.drain()
         old = slot.take_live(live)
-        _LOG.info("%s is loaded", slot.key, extra=slot.model.log_fields)
+        self._log.info("%s is loaded", slot.key, extra=slot.model.log_fields)
         return old
 
     async def _restore(self, evicted: Iterable[ModelSlot]) -> None:

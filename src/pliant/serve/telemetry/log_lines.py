@@ -64,7 +64,7 @@ def log_to(stream: TextIO | None, form: LogFormat, is_verbose: bool) -> logging.
     """Write all log lines of the process to `stream` (default: standard error) in `form`.
 
     This replaces the handler of an earlier call. `is_verbose` adds at least one line for each request; loads
-    and unloads of models always have one.
+    and unloads of models after the start always have one.
     Returns the handler, which is installed on the root logger, so that the caller can remove it.
     """
     root = logging.getLogger()
