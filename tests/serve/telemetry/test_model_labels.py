@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
+from pliant.run.process_memory import MemoryBudget
 from pliant.serve.telemetry.log_lines import log_to
 from tests.serve.models import texts
 from tests.serve.nodes import ANY_PORT, PATIENCE_S, Running, running_models
@@ -133,3 +134,14 @@ def test_a_path_that_was_not_found_lists_every_model() -> None:
             told = httpx.get(f"{node.url}{path}", timeout=PATIENCE_S)
             assert told.status_code == 404
             assert "'first', 'late'" in told.json()["error"], path
+
+
+def test_a_line_of_an_eviction_names_the_evicted_model_and_the_request_that_caused_it() -> None:
+    """With --verbose it named no model, and without there was none."""
+    shelves = [Shelf(name, n_bytes=6) for name in ("first", "second")]
+    with logged() as stream, serving(*shelves, memory=MemoryBudget(10)) as node:
+        asked(node, "second", **{"x-request-id": "order-8"})
+    lines = [line for line in lines_of(stream) if line["logger"] == "pliant.serve.repository"]
+    said = {line["message"]: (line["request_id"], line["model"]) for line in lines if "request_id" in line}
+    assert said["first is evicted for second"] == ("order-8", "first")
+    assert said["second is loaded"] == ("order-8", "second")
