@@ -51,18 +51,15 @@ class Successor:
         """Why it is no candidate; None while it is one, and before first contact."""
         self.advert: CurveAdvert | None = None
         self._due_s, self._hint_due_s = float("-inf"), float("inf")
-        self._hinted_ping_s = float("-inf")
-        """Time of the last ping triggered by a hint."""
+        self._hinted_ping_s = float("-inf")  # of the last ping triggered by a hint
         self.contact_s: float | None = None
-        self.n_inputs = 0
-        """The number of inputs of its router when a ping was last due."""
+        self.n_inputs = 0  # of its router when a ping was last due
         self._candidate: Candidate | None = None
         self._levels: tuple[ServiceLevel, ...] = ()
         self._settings, self._me = settings, me
         self._interval_s = settings.ping_after_s
-        self._failures, self._is_mismatched = 0, False
+        self._failures, self._is_mismatched, self.is_ping_pending = 0, False, False
         self._silence = SilenceDetector()
-        self.is_ping_pending = False
         self._asides = self._strikes = self._honest = 0
         self._crowded_s: deque[float] = deque(maxlen=_CROWD)
         self._way_bound, self._bounds = AdaptiveBound(), LevelBounds(settings)
@@ -77,18 +74,11 @@ class Successor:
             return way
         fixed_s = way.fixed_s + wait_s
         # The wait is a separate estimate; the way's spread does not apply to it.
-        way_bound = (way.fixed_s * way.way_bound + wait_s) / fixed_s
+        bound = (way.fixed_s * way.way_bound + wait_s) / fixed_s
         return Candidate(
-            way.name,
-            way.levels,
-            fixed_s,
-            way.per_item_s,
-            way.fixed_j,
-            way.per_item_j,
-            way.watts,
-            way_bound,
-            way.free_s,
-        )
+            way.name, way.levels, fixed_s, way.per_item_s,
+            way.fixed_j, way.per_item_j, way.watts, bound, way.free_s,
+        )  # fmt: skip
 
     def assume(self, accuracy: float | None) -> None:
         """Assume this device's accuracy for complete answers (same model), unless it advertises one."""
