@@ -23,7 +23,7 @@ from pliant.kernels.conv.conv import conv_ir
 from pliant.kernels.conv.conv_activations import ACTIVATIONS as CONV_ACTIVATIONS
 from pliant.kernels.conv.conv_args import ConvForm
 from pliant.kernels.conv.conv_bf16 import conv_tiles_ir, tiles_name
-from pliant.kernels.conv.conv_grouped import GroupedForm, grouped_ir
+from pliant.kernels.conv.conv_grouped import GroupedForm, grouped_ir, most_pixels
 from pliant.kernels.conv.conv_planes import PlanesForm, planes_ir
 from pliant.kernels.conv.conv_weights import pack_ir
 from pliant.kernels.conv.direct.conv_deform import deform_ir
@@ -121,6 +121,8 @@ def _attention(isa: Isa) -> Iterator[tuple[str, Generator]]:
     for head_dim in (32, 64):
         yield f"attention {head_dim}", partial(attention_ir, head_dim=head_dim)
         yield f"attention {head_dim} of texts", partial(texts_ir, head_dim=head_dim)
+    yield "attention 8", partial(attention_ir, head_dim=8)
+    yield "attention 16 of texts", partial(texts_ir, head_dim=16)
     yield "attention 24 and 16", partial(attention_ir, head_dim=24, value_dim=16)
     yield "rotary", rotary_ir
 
@@ -140,6 +142,13 @@ def _convolutions(isa: Isa) -> Iterator[tuple[str, Generator]]:
         for ends in (forms[0], forms[-1], residual):
             grouped = GroupedForm(channels, kernel_w=3, stride_w=2, ends=ends)
             yield grouped.name, partial(grouped_ir, form=grouped)
+    for channels in (2, 4, 8, 16):  # the largest tiles
+        for kernel_w in (5, 7):
+            pixels = min(14 if channels > 8 else 8, most_pixels(isa, kernel_w))
+            grouped = GroupedForm(channels, kernel_w, stride_w=2, pixels=pixels, ends=forms[-1])
+            yield f"grouped {channels} x {kernel_w}", partial(grouped_ir, form=grouped)
+    hard = ConvForm("nchw", "nchw", "hard_swish", has_residual=True)
+    yield hard.name, partial(conv_ir, form=hard)
     for points in (PointwiseForm(8), PointwiseForm(3, "relu", has_residual=True)):
         yield points.name, partial(pointwise_ir, form=points)
     planes = PlanesForm(kernel_w=3, stride_w=2, activation="hard_swish")

@@ -1,7 +1,7 @@
 """Search compiled kernels for vectors that inner loops keep on the stack."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -21,6 +21,7 @@ _HOT = re.compile(
 _BRANCH = re.compile(r"^\s+(?:j\w+|b|b\.\w+|cbn?z|tbn?z)\s.*?(\.?L\w+)\s*$")
 _LABEL = re.compile(r"^(\.?L\w+):")
 _FUNCTION = re.compile(r"^(\w+):")
+_RETURN = re.compile(r"^\s+retq?$")
 _CALL = re.compile(r"^\s+(?:callq?|blr?)\s")
 _ON_STACK = {
     "x86": re.compile(r"^\s+(?!v?movs[sd]\s)\S+\s.*(?:%[xyz]mm\d+.*\(%rsp\)|\(%rsp\).*%[xyz]mm\d+)"),
@@ -47,12 +48,20 @@ def inner_loops(assembly: str) -> Iterator[Loop]:
         elif named := _FUNCTION.match(line):
             function, labels = named[1], {}
         elif (branch := _BRANCH.match(line)) and branch[1] in labels:
-            ends[function, labels[branch[1]]] = i
+            start = labels[branch[1]]
+            if not _returns(lines[start + 1 : i]):
+                ends[function, start] = i
     for (function, start), end in ends.items():
         if not any(start < other < end for _, other in ends):
             body = tuple(lines[start + 1 : end + 1])
             if not any(map(_CALL.match, body)):
                 yield Loop(function, body)
+
+
+def _returns(lines: Sequence[str]) -> bool:
+    """Whether a block ends in a return: what branches back to it leaves the function."""
+    ends = (line for line in lines if any(end.match(line) for end in (_BRANCH, _LABEL, _RETURN)))
+    return bool(_RETURN.match(next(ends, "")))
 
 
 def spills(loop: Loop, isa: Isa) -> int:

@@ -60,7 +60,7 @@ def test_attention_matches_float64_at_every_length(library: Library, tokens: int
     _check(library, floats(tokens, 2 * 3 * 32, seed=tokens, scale=1.5), 2, 32**-0.5)
 
 
-@pytest.mark.parametrize("head_dim", [48, 64])
+@pytest.mark.parametrize("head_dim", [8, 16, 48, 64])
 @pytest.mark.parametrize("tokens", [1, 10, 70])
 def test_attention_matches_float64_at_every_head_width(library: Library, head_dim: int, tokens: int) -> None:
     """32 is MiniLM's and 64 is BERT's; odd configurations are padded to multiples of 32 or 16."""

@@ -261,6 +261,8 @@ def _score_tile(
                 key = f.splat(f.load(f.at(start, column + k * shape.keys)))
                 for v, query in enumerate(queries):
                     sums[k * shape.vectors + v] = f.fma(query, key, sums[k * shape.vectors + v])
+            if f.isa.name == "neon":
+                sums = f.pin(sums)  # else LLVM loads queries of later columns, and short heads spill sums
         loop.carry(sums)
     highest = list(tops)
     for i, total in enumerate(loop.carried):

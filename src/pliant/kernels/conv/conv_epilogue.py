@@ -35,12 +35,14 @@ def write_finish(
     """
     with module.function("finish", _PARAMS, attributes="noinline", is_exported=False) as f:
         args, c, count, channels, y, residual = f.params
-        pixels, y_channels, low, high = f.fields(args, layout, "pixels", "y_channels", "low", "high")
+        pixels, y_channels = f.fields(args, layout, "pixels", "y_channels")
         pixel_step, channel_step = (f.const(1), pixels) if form.y == "nchw" else (y_channels, f.const(1))
 
         def end(x: Value, at: Value, lanes: int = f.lanes) -> None:
             if form.has_residual:
                 x = x + f.load(f.at(residual, at), x.type)
+            # Read here, after the pinned square: kept in registers over all of it, they would not fit.
+            low, high = f.fields(args, layout, "low", "high")
             bounds = [b if x.type == "float" else f.splat(b, lanes) for b in (low, high)]
             f.store(ACTIVATIONS[form.activation](f, x, *bounds), f.at(y, at))
 

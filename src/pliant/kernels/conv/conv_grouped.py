@@ -87,6 +87,11 @@ class GroupedForm:
         return (self.pixels - 1) * self.stride_w + (self.kernel_w - 1) * self.dilation_w + 1
 
 
+def most_pixels(isa: Isa, kernel_w: int) -> int:
+    """Pixels of a tile whose sums fit in registers beside the weights of a row of taps and their products."""
+    return isa.registers - kernel_w - (2 if isa.has_fma else 3)
+
+
 def scratch_bytes(form: GroupedForm, band_in: int, columns: int, in_w: int, band_pixels: int) -> int:
     """Bytes for the input rows of a band, and for channels-first x and y as pixels of a block."""
     rows = band_in * columns * form.width
@@ -247,7 +252,9 @@ def _write_tile(module: Module, form: GroupedForm) -> None:
             taps = f.at(b, loop.index * (form.channels * form.kernel_w * COLUMNS))
             if form.channels < f.lanes:
                 sums = loop.carried
-                every = 2 if f.isa.name == "avx512" else 1  # channels whose pixels fit in registers
+                # Two channels share the loads of their pixels where all of them and some indices fit.
+                is_roomy = f.isa.name == "avx512" and form.columns + 4 <= _columns_ahead(f.isa, form)
+                every = 2 if is_roomy else 1
                 for j in range(form.channels):
                     lanes = [i // form.channels * form.channels + j for i in range(f.lanes)]
                     sums = _tap(f, form, f.at(taps, j * form.kernel_w * COLUMNS), row, lanes, sums)
@@ -279,24 +286,34 @@ def _tap(
     A pixel's vector is permuted to `lanes`; without `lanes`, all lanes belong to one group and share one
     number.
     """
-    now = list(sums)
-    weights = [f.load(f.at(taps, tap * COLUMNS), f.vec) for tap in range(form.kernel_w)]
-    for column in range(form.columns):
-        used = [
-            (tap, (column - tap * form.dilation_w) // form.stride_w)
-            for tap in range(form.kernel_w)
-            if (column - tap * form.dilation_w) % form.stride_w == 0
-            and 0 <= column - tap * form.dilation_w < form.pixels * form.stride_w
-        ]
-        if not used:
-            continue
+    now, ahead = list(sums), _columns_ahead(f.isa, form)
+    is_in_memory = f.isa.has_fma and f.isa.name != "neon"  # what is splat, when it is multiplied
+    weights = [f.at(taps, tap * COLUMNS) for tap in range(form.kernel_w)]
+    if f.isa.has_fma:
+        weights = [f.load(at, f.vec) for at in weights]
+    for n, (column, used) in enumerate(_products(form).items(), 1):
         at = f.at(row, column * form.width)
         x = f.splat(f.load(at)) if lanes is None else f.shuffle(f.load(at, f.vec), None, lanes)
         for tap, pixel in used:
-            now[pixel] = f.fma(x, weights[tap], now[pixel])
-        if lanes is not None and f.isa.registers == 16 and column % 4 == 3:
+            weight = weights[tap] if f.isa.has_fma else f.load(weights[tap], f.vec)
+            now[pixel] = f.fma(x, weight, now[pixel])
+        if (lanes is not None or not is_in_memory) and n % ahead == 0:
             now = f.pin(now)
     return now
+
+
+def _products(form: GroupedForm) -> dict[int, list[tuple[int, int]]]:
+    """By column of a row that is read, in order: the taps and pixels of a tile that it is multiplied for."""
+    found: dict[int, list[tuple[int, int]]] = {}
+    for tap in range(form.kernel_w):
+        for pixel in range(form.pixels):
+            found.setdefault(pixel * form.stride_w + tap * form.dilation_w, []).append((tap, pixel))
+    return dict(sorted(found.items()))
+
+
+def _columns_ahead(isa: Isa, form: GroupedForm) -> int:
+    """Pixels that fit in registers beside a tile's sums and weights; without FMA weights are read again."""
+    return max(isa.registers - form.pixels - form.kernel_w - 1, 1) if isa.has_fma else 1
 
 
 def _finish(

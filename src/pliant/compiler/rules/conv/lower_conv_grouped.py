@@ -10,7 +10,7 @@ from pliant.compiler.rules.conv.conv_call import ConvShape, tensors_of
 from pliant.ir.graph import Graph, Node
 from pliant.kernels.conv import conv_grouped
 from pliant.kernels.conv.conv_args import ConvForm
-from pliant.kernels.conv.conv_grouped import GroupedForm
+from pliant.kernels.conv.conv_grouped import GroupedForm, most_pixels
 from pliant.kernels.conv.conv_tile import COLUMNS
 from pliant.kernels.emit.isa import Isa
 
@@ -120,7 +120,8 @@ def lower_grouped(node: Node, graph: Graph, target: Target, form: ConvForm, s: C
 def _form(isa: Isa, ends: ConvForm, s: ConvShape) -> GroupedForm:
     w, channels = s.window, s.channels // s.groups
     is_roomy = isa.registers >= _MANY_REGISTERS and channels >= isa.lanes
-    pixels = _pixels(s.out_space[-1], _MANY_PIXELS if is_roomy else _MOST_PIXELS)
+    most = min(_MANY_PIXELS if is_roomy else _MOST_PIXELS, most_pixels(isa, w.kernel[-1]))
+    pixels = _pixels(s.out_space[-1], most)
     return GroupedForm(channels, w.kernel[-1], w.strides[-1], w.dilations[-1], pixels, ends)
 
 
