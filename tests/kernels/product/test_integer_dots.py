@@ -1,17 +1,22 @@
-"""Integer products use the instruction that a row promises, which no machine here may have."""
+"""Products use the instruction that a row promises, which no machine here may have."""
 
 import re
 
 import llvmlite.binding as llvm
 import pytest
 
+from pliant.kernels.coded.gemm_bf16 import gemm_bf16_ir
 from pliant.kernels.coded.int8.gemm_int8 import gemm_int8_ir
 from pliant.kernels.emit.isa import (
     AVX2,
     AVX2_VNNI,
     AVX512,
+    AVX512_AMX,
+    AVX512_BF16,
+    AVX512_VBMI,
     AVX512_VNNI,
     NEON,
+    NEON_BF16,
     NEON_DOT,
     NEON_I8MM,
     X86_64,
@@ -78,7 +83,47 @@ def test_no_tile_of_coded_weights_spills_on_arm(isa: Isa) -> None:
         assert not re.search(r"\bq\d+.*\[sp", tile)
 
 
+@pytest.mark.parametrize("isa", [AVX512_VBMI, AVX512_BF16, AVX512_AMX], ids=["vbmi", "bf16", "amx"])
+def test_codes_are_looked_up_by_permutes_of_bytes(isa: Isa) -> None:
+    """At every number of bits, before tiles and in flight for a few rows, for products of int8 and bf16."""
+    int8 = assembly(gemm_int8_ir(isa), isa)
+    names = [*(f"fill8_{bits}" for bits in range(1, 7)), *(f"row8_{rows}" for rows in range(1, 9))]
+    assert all(_function(int8, name).count("\tvpermb\t") >= 8 for name in names)
+    if isa.has_bf16:
+        bf16 = assembly(gemm_bf16_ir(isa), isa)
+        assert all(_function(bf16, f"fill{bits}").count("\tvpermb\t") >= 16 for bits in range(1, 7))
+
+
+def test_vnni_alone_has_no_permutes_of_bytes() -> None:
+    """Cascade Lake has VNNI without VBMI, and would stop at one."""
+    assert "\tvpermb\t" not in assembly(gemm_int8_ir(AVX512_VNNI), AVX512_VNNI)
+
+
+@pytest.mark.parametrize("isa", [AVX512_BF16, AVX512_AMX], ids=["bf16", "amx"])
+def test_tiles_multiply_pairs_of_bfloat16(isa: Isa) -> None:
+    """Each row times 16 or 48 columns takes one instruction per 16 columns and pair of K."""
+    made = assembly(gemm_bf16_ir(isa), isa)
+    for rows in range(1, 9):
+        for vectors in (1, 3):
+            tile = _function(made, f"tile_{rows}x{vectors}")
+            n = len(re.findall(r"\tvdpbf16ps\t.*%zmm", tile))
+            assert n >= 4 * rows * vectors
+            assert n % (rows * vectors) == 0
+            assert "\tvfmadd" not in tile
+
+
+def test_tiles_multiply_two_rows_of_bfloat16_at_once_on_arm() -> None:
+    """Two rows and two columns in one instruction; a last row of an odd number has none beside it."""
+    made = assembly(gemm_bf16_ir(NEON_BF16), NEON_BF16)
+    counts = {rows: _function(made, f"tile_{rows}x1").count("\tbfmmla\t") for rows in range(1, 7)}
+    assert counts == {rows: 16 * (rows // 2) for rows in counts}
+
+
 def _tile(made: str, rows: int) -> str:
-    """The code of one tile."""
-    start = made.index(f"\ntile8_1_{rows}:")
+    """The code of one tile of coded weights in int8."""
+    return _function(made, f"tile8_1_{rows}")
+
+
+def _function(made: str, name: str) -> str:
+    start = made.index(f"\n{name}:")
     return made[start : made.index(".Lfunc_end", start)]
