@@ -16,7 +16,7 @@ from pliant.compiler.aot.ahead_of_time import write_c
 from pliant.compiler.executable.call import Target
 from pliant.compiler.executable.image import Image, make_image
 from pliant.ir.graph import Graph
-from pliant.kernels.emit.isa import NEON, NEON_DOT, host_isa
+from pliant.kernels.emit.isa import NEON, NEON_DOT, NEON_I8MM, host_isa
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.run.array_sessions.onnx_session import OnnxSession
@@ -28,8 +28,12 @@ from tests.compiler.union import union
 
 _CC, _EMULATOR = "aarch64-linux-gnu-gcc", "qemu-aarch64"
 _INT8 = [name for name in MODELS if "int8" in name]
-# The plain row on a processor without half-precision arithmetic and dot products, int8 on one with both.
-_ROWS = {"neon": (NEON, "cortex-a72", list(MODELS)), "neon-dot": (NEON_DOT, "max", _INT8)}
+# The plain row on a processor without half-precision arithmetic and dot products, int8 on one with all.
+_ROWS = {
+    "neon": (NEON, "cortex-a72", list(MODELS)),
+    "neon-dot": (NEON_DOT, "max", _INT8),
+    "neon-i8mm": (NEON_I8MM, "max", _INT8),
+}
 
 
 @pytest.fixture(scope="module")

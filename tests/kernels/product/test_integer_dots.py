@@ -73,6 +73,13 @@ def test_tiles_of_coded_weights_multiply_two_rows_at_once_on_arm() -> None:
     assert "tile8_1_5" not in made
 
 
+def test_integer_products_multiply_two_rows_at_once_on_arm() -> None:
+    """Two rows and two columns in one instruction; a last row and the last words have none beside them."""
+    made = assembly(matmul_integer_ir(NEON_I8MM, IntegerForm.BYTES, is_float=True), NEON_I8MM)
+    counts = {rows: _function(made, f"tile_{rows}").count("\tsmmla\t") for rows in range(1, 7)}
+    assert counts == {rows: 16 * (rows // 2) for rows in counts}
+
+
 @pytest.mark.parametrize("isa", [NEON_DOT, NEON_I8MM], ids=["dot", "i8mm"])
 def test_no_tile_of_coded_weights_spills_on_arm(isa: Isa) -> None:
     """A sum that goes to the stack and back takes longer than the product that it waits for."""

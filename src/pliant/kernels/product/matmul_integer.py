@@ -14,6 +14,7 @@ from pliant.kernels.emit import vmath
 from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.isa import Isa
 from pliant.kernels.emit.values import Value, vector
+from pliant.kernels.product.integer_blocks import add_blocks, exchange_halves
 from pliant.kernels.product.integer_dots import add_pairs, add_quads, left_is_signed, splat_word
 from pliant.kernels.product.matmul import write_activate
 from pliant.kernels.product.matmul_args import COLUMNS
@@ -341,12 +342,16 @@ def _write_tile(module: Module, rows: int, form: IntegerForm, is_float: bool) ->
         else:
             begin = [f.const(0, integers)] * vectors
         whole = words & -_UNROLL
-        with f.loop(0, whole, _UNROLL, carry=begin * rows) as loop:
+        in_blocks = f.isa.has_matmul and form is IntegerForm.BYTES
+        first = exchange_halves(f, begin * rows, vectors) if in_blocks else begin * rows
+        with f.loop(0, whole, _UNROLL, carry=first) as loop:
             sums = list(loop.carried)
-            for i in range(_UNROLL):
-                sums = step(loop.index + i, sums)
+            for i in range(0, _UNROLL, 2 if in_blocks else 1):
+                word = loop.index + i
+                sums = add_blocks(f, a_rows, b, word, sums) if in_blocks else step(word, sums)
             loop.carry(sums)
-        with f.loop(whole, words, carry=loop.carried) as rest:
+        done = exchange_halves(f, loop.carried, vectors) if in_blocks else loop.carried
+        with f.loop(whole, words, carry=done) as rest:
             rest.carry(step(rest.index, list(rest.carried)))
         if is_float:
             _store_floats(f, rest.carried, (c, ldc), a_scale, b_scales, bias, added)

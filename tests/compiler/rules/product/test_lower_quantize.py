@@ -8,13 +8,16 @@ import pytest
 from pliant.compiler.executable.call import Target
 from pliant.compiler.executable.image import make_image
 from pliant.ir.graph import TensorType
-from pliant.kernels.emit.isa import AVX2, Isa
+from pliant.kernels.emit.isa import AVX2, NEON_DOT, NEON_I8MM, Isa, to_portable
 from pliant.run.array_sessions.onnx_session import OnnxSession
 from pliant.run.graph.array_stage import open_image
 from pliant.run.graph.model_options import ModelOptions
 from tests.compiler.family_models import MODELS, feeds_of, model_of
 from tests.compiler.rules.run_node import expected, machine, run_node
 from tests.rows import BYTE_ROWS, byte_row_name
+
+ARM_ROWS = [NEON_DOT, NEON_I8MM]
+"""Signed bytes on the left, four products at a time or two rows at once."""
 
 
 @pytest.fixture(scope="session")
@@ -82,7 +85,7 @@ def test_dynamic_quantization_is_onnxs(spread: float, cache: Path) -> None:
     assert np.abs(q - np.clip(np.round(x / scale) + zero, 0, 255)).max() <= 0
 
 
-@pytest.mark.parametrize("isa", BYTE_ROWS, ids=byte_row_name)
+@pytest.mark.parametrize("isa", [*BYTE_ROWS, *map(to_portable, ARM_ROWS)], ids=byte_row_name)
 @pytest.mark.parametrize("weights", ["runtime", "bytes", "words"])
 @pytest.mark.parametrize(("left", "right"), [("uint8", "int8"), ("int8", "int8"), ("uint8", "uint8")])
 def test_integer_products_are_exact(isa: Isa, weights: str, left: str, right: str, cache: Path) -> None:
