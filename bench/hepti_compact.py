@@ -57,8 +57,8 @@ def _large(folder: Path, n_layers: int, rounds: int) -> dict[str, Any]:
             engines += [_engine(engine, mbit, measured(rig.network, folder, engine)[1]) for engine in ENGINES]
             for mode in _TIMED:
                 partition = split_of(mode, source.spec, 2, 32)
-                exact = rig.run(partition).answer.copy()
-                errors = {c: float(np.abs(rig.run(partition, c).answer - exact).max()) for c in CODINGS}
+                exact = rig.run(partition).answers[0]
+                errors = {c: float(np.abs(rig.run(partition, c).answers[0] - exact).max()) for c in CODINGS}
                 seconds: dict[str, list[float]] = {coding: [] for coding in CODINGS}
                 sent: dict[str, int] = {}
                 for _ in range(rounds):
@@ -124,7 +124,7 @@ def _answers(folder: Path, n: int) -> list[dict[str, object]]:
                     rig.run(partition, coding)
             for coding in CODINGS if number % 2 else CODINGS[::-1]:
                 led = rig.run(partition, coding)
-                logits[coding].append(led.answer.ravel().copy())
+                logits[coding].append(led.answers[0].ravel())
                 seconds[coding].append(led.seconds)
     labels = np.array([int(lines[i][1]) for _, i in feeds])
     return [_answered(coding, logits, seconds, labels) for coding in CODINGS]

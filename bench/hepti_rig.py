@@ -36,6 +36,7 @@ from pliant.errors import PliantError
 from pliant.ir.capability import Capability, Links
 from pliant.ir.dilation import Dilation
 from pliant.ir.partition import Partition, Share
+from pliant.models.encoder.encoder_architecture import PreparedInput
 from pliant.models.encoder.encoder_source import Encoder, EncoderSource
 from pliant.models.encoder.encoder_spec import EncoderSpec
 from pliant.run.lanes import Lanes
@@ -137,7 +138,7 @@ class Rig:
         if key not in self._held:
             self._held[key], _ = self.leader.primary.plans.prepare(self.source, partition, coding)
         self.fixed.held = self._held[key]
-        return self.lead.run(self.source, partition.tokens, self.feeds)
+        return self.lead.run(self.source, [PreparedInput(partition.tokens, self.feeds)], partition.tokens)
 
     def devices(self) -> dict[str, Capability]:
         """Every device's measurement of itself with this model."""

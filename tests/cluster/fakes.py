@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 
@@ -12,6 +12,7 @@ from pliant.cluster.control.message_codec import decode, encode
 from pliant.cluster.control.messages import AnyMessage, Bye, Note, Pong, UnreadableMessage
 from pliant.cluster.control.timeouts import ClusterTimeouts
 from pliant.cluster.lead.lead_run import Pause, RunLeader
+from pliant.cluster.lead.packed_rows import packed_rows
 from pliant.cluster.lead.plan_distribution import PlanNotReadyError
 from pliant.cluster.lead.primary import Primary
 from pliant.cluster.member.ready_plan import ReadyPlan
@@ -26,6 +27,7 @@ from pliant.ir.envelope import VERSION, EnvelopeError
 from pliant.ir.graph import Graph
 from pliant.ir.partition import Mode, Partition, Share
 from pliant.ir.program import Compute, Exchange
+from pliant.models.encoder.encoder_architecture import PreparedInput
 from pliant.models.encoder.encoder_source import EncoderSource
 from pliant.models.encoder.encoder_spec import EncoderSpec
 from pliant.run.lanes import Lanes
@@ -170,13 +172,16 @@ def expected(spec: EncoderSpec, feeds: Mapping[str, np.ndarray]) -> np.ndarray:
     """The answer that any partition must give."""
     x = feeds["x"]
     for k in range(spec.n_layers):
-        x = _rest(_attend(x, range(spec.attended), k), x)
+        x = _rest(_attend(x, range(spec.attended), k, (len(x),)), x)
     return x.sum(axis=1)
 
 
-def _attend(x: np.ndarray, columns: range, layer: int) -> np.ndarray:
+def _attend(x: np.ndarray, columns: range, layer: int, lengths: Sequence[int]) -> np.ndarray:
+    """Each row reads itself and the first row of its text."""
+    first = np.repeat(np.cumsum(lengths) - lengths, lengths)
     factors = np.array([np.sin(1 + layer + c) for c in columns], np.float32)
-    return np.ascontiguousarray(x.mean(axis=1, keepdims=True) * factors, np.float32)
+    means = x.mean(axis=1, keepdims=True)
+    return np.ascontiguousarray((means + means[first]) * factors, np.float32)
 
 
 def _rest(attended: np.ndarray, x: np.ndarray) -> np.ndarray:
@@ -196,18 +201,24 @@ class FakeStageRunner:
         for k in range(spec.n_layers + 1):
             self.tensors[f"x.{k}"] = np.zeros((partition.tokens, spec.hidden), np.float32)
 
-    def compute(self, step: int, work: Compute) -> None:
+    def compute(self, step: int, work: Compute, lengths: tuple[int, ...] = ()) -> None:
         self.before(work)
+        lengths = lengths or (self.partition.tokens,)
         tensors, rows = self.tensors, self.partition.rows(self.name)
         match work.kernel, work.layer:
             case "input", _:
-                tensors["x.0"][...] = self.feeds["x"]
+                tensors["x.0"][...] = 0.0
+                tensors["x.0"][: sum(one.rows for one in self.inputs)] = np.concatenate(
+                    [one.feeds["x"] for one in self.inputs]
+                )
             case "head", _:
-                self.result = tensors[f"x.{self.spec.n_layers}"].sum(axis=1)
+                sums = tensors[f"x.{self.spec.n_layers}"].sum(axis=1)
+                ends = np.cumsum([one.rows for one in self.inputs])
+                self.results = tuple(np.split(sums[: ends[-1]], ends[:-1]))
             case "attend", int(k):
                 heads, d = self.partition.heads(self.name), self.spec.head_dim
                 own = range(heads.start * d, heads.stop * d)
-                tensors["attended"][:, own.start : own.stop] = _attend(tensors[f"x.{k}"], own, k)
+                tensors["attended"][:, own.start : own.stop] = _attend(tensors[f"x.{k}"], own, k, lengths)
             case "rest", int(k):
                 cut = slice(rows.start, rows.stop)
                 tensors[f"x.{k + 1}"][cut] = _rest(tensors["attended"][cut], tensors[f"x.{k}"][cut])
@@ -220,14 +231,14 @@ class FakeStageRunner:
         tensor = self.tensors[work.tensor]
         return tensor[part.rows.start : part.rows.stop, part.columns.start : part.columns.stop]
 
-    def begin(self, feeds: Mapping[str, np.ndarray]) -> None:
-        self.feeds = feeds
+    def begin(self, inputs: Sequence[PreparedInput]) -> None:
+        self.inputs = inputs
 
     def state(self, layer: int) -> np.ndarray:
         return self.tensors[f"x.{layer}"]
 
-    def answer(self) -> np.ndarray:
-        return self.result
+    def answers(self) -> tuple[np.ndarray, ...]:
+        return self.results
 
 
 class FakeStageBuilder:
@@ -376,11 +387,15 @@ class FakeCluster:
         self.machines[name] = Machine(name, control, comm, lanes, worker, threading.Event())
         return self.machines[name]
 
-    def run(self, tokens: int = 7, seed: int = 0) -> tuple[np.ndarray, np.ndarray, object]:
-        """(answer, expected answer, what the run says of itself)."""
-        x = np.random.default_rng(seed).standard_normal((tokens, self.spec.hidden)).astype(np.float32)
-        led = self.lead.run(self.source, tokens, {"x": x})
-        return led.answer, expected(self.spec, {"x": x}), led
+    def run(self, *lengths: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, object]:
+        """(answers of inputs of `lengths` in a row, expected ones, what the run says of itself)."""
+        lengths = lengths or (7,)
+        x = np.random.default_rng(seed).standard_normal((sum(lengths), self.spec.hidden)).astype(np.float32)
+        feeds = [{"x": one} for one in np.split(x, np.cumsum(lengths)[:-1])]
+        inputs = [PreparedInput(len(one["x"]), one) for one in feeds]
+        led = self.lead.run(self.source, inputs, packed_rows(lengths, self.spec.max_rows))
+        wanted = np.concatenate([expected(self.spec, one) for one in feeds])
+        return np.concatenate(led.answers), wanted, led
 
     def __enter__(self) -> "FakeCluster":
         return self

@@ -17,6 +17,7 @@ from pliant.ir.program import Exchange, Program
 from pliant.ir.projection import project
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import ThreadPool
+from pliant.models.encoder.encoder_architecture import PreparedInput
 from pliant.models.encoder.encoder_source import EncoderSource
 from pliant.plan.split.split_program import split
 from pliant.run.emulated_device import EmulatedDevice
@@ -28,9 +29,9 @@ PATIENCE_S = 60.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LocalRun:
-    """One run: the head's answer; each device's spans, in the order of its own steps; its payload by peer."""
+    """One run: the head's answers; each device's spans, in the order of its steps; its payload by peer."""
 
-    answer: np.ndarray
+    answers: tuple[np.ndarray, ...]
     spans: Mapping[str, tuple[Span, ...]]
     traffic: Mapping[str, Mapping[str, Traffic]]
 
@@ -38,7 +39,7 @@ class LocalRun:
 def run_local(
     source: EncoderSource,
     partition: Partition,
-    feeds: Mapping[str, np.ndarray],
+    inputs: Sequence[PreparedInput],
     library: Library,
     *,
     dilation: Mapping[str, float] | None = None,
@@ -46,7 +47,7 @@ def run_local(
     """Run the model on every device of `partition`; each has one thread for its kernels.
 
     A device in `dilation` computes that many times slower. Raises LaneError, chained to the first failure
-    of any device, and InputError where the partition or the feeds do not fit the model.
+    of any device, and InputError where the partition or the inputs do not fit the model.
     """
     program = split(source.spec, partition)
     network = MemoryNetwork()
@@ -55,11 +56,13 @@ def run_local(
     try:
         shards = {d: ModelShards(d, source, library, pools[d]).prepare(partition) for d in partition.devices}
         comms |= {device: network.join(device) for device in partition.devices}
-        shards[partition.primary].begin(feeds)
+        shards[partition.primary].begin(inputs)
         slower = dilation or {}
+        lengths = tuple(one.rows for one in inputs)
         with ThreadPoolExecutor(len(comms)) as threads:
             running = {
-                d: threads.submit(_run, program, shards[d], comms[d], slower.get(d, 1.0)) for d in comms
+                d: threads.submit(_run, program, shards[d], comms[d], slower.get(d, 1.0), lengths)
+                for d in comms
             }
         failures = [error for error in (run.exception() for run in running.values()) if error is not None]
         if failures:
@@ -67,7 +70,7 @@ def run_local(
             raise next((e for e in failures if not _is_echo(e)), failures[0])
         traffic = {device: dict(comm.counters) for device, comm in comms.items()}
         spans = {device: run.result() for device, run in running.items()}
-        return LocalRun(shards[partition.primary].answer(), spans, traffic)
+        return LocalRun(shards[partition.primary].answers(), spans, traffic)
     finally:
         for comm in comms.values():
             comm.close()
@@ -75,12 +78,16 @@ def run_local(
             pool.close()
 
 
-def _run(program: Program, shard: Shard, comm: Comm, dilation: float) -> tuple[Span, ...]:
+def _run(
+    program: Program, shard: Shard, comm: Comm, dilation: float, lengths: tuple[int, ...]
+) -> tuple[Span, ...]:
     own = f"{shard.device}/cpu"
     parts = [project(segment, shard.device) for segment in program.segments]
     tags = [Tag(0, number, i) for number, part in enumerate(parts) for i in part.numbers]
     mine = replace(program, segments=tuple(part.segment for part in parts))
-    functions = StepFunctions(shard.compute, exchange=_exchange(tags, shard, comm))
+    functions = StepFunctions(
+        lambda step, work: shard.compute(step, work, lengths), exchange=_exchange(tags, shard, comm)
+    )
     try:
         with Lanes((), own=own, emulated=EmulatedDevice(Dilation(dilation)), is_single=True) as lanes:
             return execute(mine, functions, lanes)

@@ -81,8 +81,8 @@ def test_three_devices_of_a_twelfth_each_answer_by_the_codes(
     one = open_stored_encoder(store, bits=6)
     alone = Partition("ws", "a", (Share("a", one.spec.n_heads, TOKENS),), TOKENS)
     prepared = one.prepare(one.sample(TOKENS))
-    wanted = run_local(one, alone, prepared.feeds, Library(host_isa(), None))
-    np.testing.assert_allclose(reply.outputs["logits"][0], wanted.answer, atol=1e-4)
+    (wanted,) = run_local(one, alone, [prepared], Library(host_isa(), None)).answers
+    np.testing.assert_allclose(reply.outputs["logits"][0], wanted, atol=1e-4)
 
 
 def test_it_promises_the_accuracy_of_its_bits_and_not_of_the_whole_model(

@@ -47,5 +47,5 @@ def test_every_family_splits(family: str, mode: Mode, library: Library, tmp_path
     prepared = source.prepare(feeds)
     whole = run_encoder(source, feeds)
     cut = partition(source.spec, mode, 3, prepared.rows, seed=len(family))
-    got = run_local(source, cut, prepared.feeds, library)
-    np.testing.assert_allclose(got.answer, whole, atol=TOLERANCE)
+    (got,) = run_local(source, cut, [prepared], library).answers
+    np.testing.assert_allclose(got, whole, atol=TOLERANCE)

@@ -4,12 +4,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from pliant.cluster.member.shard import Shard
 from pliant.errors import InputError, LaneError
 from pliant.ir.partition import Mode, Partition, Share
 from pliant.ir.program import Compute, Exchange
 from pliant.kernels.runtime.jit import Library
+from pliant.models.encoder.encoder_architecture import PreparedInput
 from pliant.plan.partition.grid_solver import solve_grid
 from pliant.plan.partition.partition_cost import to_partition
 from pliant.plan.partition.problem import pose
@@ -27,9 +30,9 @@ TOLERANCE = 1e-4
 def check(name: str, p: Partition, library: Library) -> None:
     """The answer against float64 numpy, and the payload against the program."""
     source = random_source(SPECS[name])
-    given = feeds(source.spec, p.tokens)
-    got = run_local(source, p, given, library)
-    np.testing.assert_allclose(got.answer, source.reference(given["given"]), atol=TOLERANCE)
+    fed = feeds(source.spec, p.tokens)
+    got = run_local(source, p, [PreparedInput(p.tokens, fed)], library)
+    np.testing.assert_allclose(got.answers[0], source.reference(fed["given"]), atol=TOLERANCE)
     planned: dict[tuple[str, str], int] = {}
     for step in split(source.spec, p).steps:
         if isinstance(step.work, Exchange):
@@ -57,6 +60,28 @@ def test_many_devices_equal_one(name: str, ranks: int, mode: Mode, library: Libr
         check(name, partition(SPECS[name], mode, ranks, 7, seed), library)
 
 
+@pytest.mark.parametrize("mode", MODES)
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    name=st.sampled_from(sorted(SPECS)),
+    ranks=st.integers(1, 4),
+    seed=st.integers(0, 10**6),
+    lengths=st.lists(st.integers(1, 20), min_size=2, max_size=6),
+)
+def test_texts_that_run_together_are_answered_as_alone(
+    mode: Mode, name: str, ranks: int, seed: int, lengths: list[int], library: Library
+) -> None:
+    """Issue 18, part 3: texts of different lengths without padding, whose borders lie inside the devices'
+    shares of the rows; each attends to itself only."""
+    source = random_source(SPECS[name])
+    given_each = [feeds(source.spec, n, seed + i) for i, n in enumerate(lengths)]
+    split_each = partition(source.spec, mode, ranks, sum(lengths), seed)
+    inputs = [PreparedInput(n, one) for n, one in zip(lengths, given_each, strict=True)]
+    got = run_local(source, split_each, inputs, library).answers
+    for answer, one in zip(got, given_each, strict=True):
+        np.testing.assert_allclose(answer, source.reference(one["given"]), atol=TOLERANCE)
+
+
 def test_a_grid_that_was_chosen_answers_as_the_whole(library: Library) -> None:
     """Unequal devices without memory for all weights: groups by speed, blocks as memory allows."""
     spec = random_source(SPECS["post-norm"]).spec
@@ -73,12 +98,12 @@ def test_a_grid_that_was_chosen_answers_as_the_whole(library: Library) -> None:
 def test_a_device_that_fails_stops_the_others(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first error reaches the caller at once, not after everybody's patience with the one that failed."""
 
-    def fails(shard: Shard, step: int, work: Compute) -> None:
+    def fails(shard: Shard, step: int, work: Compute, lengths: object) -> None:
         raise InputError(f"{work} cannot be done.")
 
     monkeypatch.setattr(Shard, "compute", fails)
     spec = SPECS["post-norm"]
     p = Partition("ws", "b", (Share("a", 2, 3), Share("b", 1, 4)), 7)
     with pytest.raises(LaneError, match="input") as failure:
-        run_local(random_source(spec), p, feeds(spec, 7), library)
+        run_local(random_source(spec), p, [PreparedInput(7, feeds(spec, 7))], library)
     assert isinstance(failure.value.__cause__, InputError)

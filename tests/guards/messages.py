@@ -101,7 +101,7 @@ _STATUS = ClusterStatus(
     ("c turned away",),
 )
 CONTROL = (
-    Hello("0.1.0", "tcp://127.0.0.1:5", 2, 10**9, ("abc",), 6, "gloo", True, True),
+    Hello("0.1.0", "tcp://127.0.0.1:5", 2, 10**9, ("abc",), 6, "gloo", True, True, True),
     Welcome("0.1.0"),
     JoinRefusal("another key"),
     PrepareRequest(
@@ -112,7 +112,7 @@ CONTROL = (
     MeasureRequest(4, "abc", 128, ("p", "a"), {"a": "tcp://127.0.0.1:5"}, "tcp://127.0.0.1:6"),
     MeasureReply(4, to_device_measurement(_CAPABILITY), (LinkMeasurement("a", "b", 1e-3, 1e8),), "partly"),
     ReleaseRequest((1, 2)),
-    SegmentRequest(5, 2, 3, ("b",), 1.5),
+    SegmentRequest(5, 2, 3, ("b",), 1.5, (4, 9)),
     StopRequest(5),
     SegmentFailure(5, 2, "b", True, "wrong length", True),
     SpanReport(5, (StepSpan(5, 1, 2, 0.5, 0.75),)),
@@ -186,6 +186,7 @@ FORMER: Mapping[str, Mapping[str, tuple[Callable[[bytes], Any], Any]]] = {
             ),
         ),
         "node identity": (lambda data: _identity(data), Identity("0a1b", "0.1.0", 2)),
+        "cluster Go": (lambda data: _read(data), ("ada", 1 << 40, SegmentRequest(5, 2, 3, ("b",), 1.5))),
         "cluster Failed": (
             lambda data: _read(data),
             ("ada", 1 << 40, SegmentFailure(5, 2, "b", True, "wrong length")),
@@ -197,13 +198,19 @@ FORMER: Mapping[str, Mapping[str, tuple[Callable[[bytes], Any], Any]]] = {
         "v0_1": {
             "cluster Hello": (
                 lambda data: _read(data),
-                ("ada", 1 << 40, msgspec.structs.replace(_HELLO, holds_codes=False, holds_submodels=False)),
+                (
+                    "ada",
+                    1 << 40,
+                    msgspec.structs.replace(
+                        _HELLO, holds_codes=False, holds_submodels=False, packs_texts=False
+                    ),
+                ),
             )
         },
         "v0_1_protocol_2": {
             "cluster Hello": (
                 lambda data: _read(data),
-                ("ada", 1 << 40, msgspec.structs.replace(_HELLO, holds_submodels=False)),
+                ("ada", 1 << 40, msgspec.structs.replace(_HELLO, holds_submodels=False, packs_texts=False)),
             )
         },
     }.items()

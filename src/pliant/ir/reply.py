@@ -22,8 +22,9 @@ class Reply(Generic[D]):
     `outputs` are the arrays of the session's outputs, by name; for a text, their first dimension is 1. A
     sequence is a list of arrays, an absent optional value is None. `label` and its probability `score` are
     None if the model has no labels; `scores` are in label order (`label_scores`). `seconds` run from the
-    input to the answer, including `waited_s` during which other threads used the session. `target_s` is the
-    requested latency. `accuracy` is the expected fraction of right answers, None if it was not measured.
+    input to the answer, including `waited_s` during which other threads used the session, and `loaded_s` of
+    preparation that later answers need not repeat: to compile, to load weights. `target_s` is the requested
+    latency. `accuracy` is the expected fraction of right answers, None if it was not measured.
     `whole_s` is the time that the endpoint's best answer would have taken at the same pace. `cut` says why an
     elastic model may leave out layers or slices: see `plan.submodel.submodel.CutReason`. `energy_j` is the
     energy above idle, in joules, of the device that received the request (of its radio, if another node
@@ -45,6 +46,7 @@ class Reply(Generic[D]):
     whole_s: float | None = None
     cut: str | None = None
     energy_j: float | None = None
+    loaded_s: float = 0.0
 
     @property
     def met(self) -> bool | None:

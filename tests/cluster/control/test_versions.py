@@ -19,6 +19,7 @@ from pliant.api.open_cluster import Cluster
 from pliant.cluster.control import messages
 from pliant.cluster.control.messages import Hello
 from pliant.cluster.lead.lead_run import RunRecord
+from pliant.cluster.lead.packed_rows import packed_rows
 from pliant.cluster.net.key import make_key
 from pliant.errors import ClusterError
 from pliant.ir.envelope import VERSION
@@ -136,6 +137,30 @@ def test_a_cluster_answers_where_one_member_has_fewer_or_more_fields(
         assert isinstance(led, RunRecord)
         assert set(led.plans[0].partition.participants) == {"p", "other"}
         assert not led.faults
+
+
+def test_texts_run_together_without_a_member_that_takes_one_at_a_time() -> None:
+    """A worker of the release before would let texts attend to each other; also one that joins during a run,
+    by the plan that the run would change to."""
+    lengths = (5, 1, 9, 4)
+    with FakeCluster() as cluster:
+        cluster.add("same")
+        cluster.wires.rewrite["other"] = _earlier
+        cluster.add("other")
+        cluster.primary.wait_for(2, 10.0)
+        rows = packed_rows(lengths, cluster.spec.max_rows)
+        with_all = cluster.steer.begin(cluster.source, rows, ())
+        assert set(with_all.partition.participants) == {"p", "same", "other"}
+        for cluster.steer.switches in ({}, {3: with_all}):
+            answer, wanted, led = cluster.run(*lengths)
+            np.testing.assert_allclose(answer, wanted, atol=1e-5)
+            assert isinstance(led, RunRecord)
+            assert {name for plan in led.plans for name in plan.partition.participants} == {"p", "same"}
+            assert not led.faults
+        cluster.steer.switches = {}
+        _, _, led = cluster.run(19)
+        assert isinstance(led, RunRecord)
+        assert "other" in led.plans[0].partition.participants
 
 
 def _sent_by_the_version_before() -> dict[str, bytes]:

@@ -51,7 +51,7 @@ def record(held: ReadyPlan, solved: Prediction, factor: float) -> RunRecord:
     """The record of a run that took `factor` times as long as predicted."""
     spans = [replace(span, start_s=factor * span.start_s, end_s=factor * span.end_s) for span in solved.spans]
     plans = (held,) * held.n_segments
-    return RunRecord(np.zeros(1), factor * solved.seconds, plans, (), solved.program, tuple(spans), ())
+    return RunRecord((np.zeros(1),), factor * solved.seconds, plans, (), solved.program, tuple(spans), ())
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -12,6 +12,7 @@ import pytest
 
 from pliant.cluster.control.messages import Hello, StatusUpdate, UnreadableMessage
 from pliant.cluster.lead.lead_run import RunRecord
+from pliant.cluster.lead.packed_rows import packed_rows
 from pliant.cluster.lead.plan_distribution import PlanNotReadyError
 from pliant.cluster.member.ready_plan import ReadyPlan, lower_partition
 from pliant.cluster.net.comm import Tag
@@ -21,6 +22,7 @@ from pliant.ir.envelope import VERSION, version_refusal
 from pliant.ir.partition import Partition, Share
 from pliant.ir.program import Compute, Exchange
 from pliant.ir.schedule import violations
+from pliant.models.encoder.encoder_architecture import PreparedInput
 from tests.cluster.fakes import CALM, FakeCluster, FakeStageRunner, lost, spread
 
 TOLERANCE = 1e-5  # the same float32 sums on every device
@@ -32,8 +34,8 @@ def cluster() -> Iterator[FakeCluster]:
         yield made
 
 
-def check(cluster: FakeCluster, seed: int = 0) -> RunRecord:
-    answer, wanted, led = cluster.run(seed=seed)
+def check(cluster: FakeCluster, seed: int = 0, lengths: Sequence[int] = ()) -> RunRecord:
+    answer, wanted, led = cluster.run(*lengths, seed=seed)
     np.testing.assert_allclose(answer, wanted, atol=TOLERANCE)
     assert isinstance(led, RunRecord)
     assert not list(violations(led.program, led.spans))
@@ -73,8 +75,12 @@ def once_at(layer: int, kernel: str, act: Callable[[], object]) -> Callable[[Com
     return before
 
 
-def test_a_worker_killed_inside_a_layer_costs_its_segment_alone(cluster: FakeCluster) -> None:
-    """The segment is repeated on the survivors from the input that the primary kept."""
+@pytest.mark.parametrize("lengths", [(7,), (5, 1, 9, 4)])
+def test_a_worker_killed_inside_a_layer_costs_its_segment_alone(
+    cluster: FakeCluster, lengths: tuple[int, ...]
+) -> None:
+    """The segment is repeated on the survivors from the input that the primary kept, for one text and for
+    several together."""
     for name in "abc":
         cluster.add(name)
     cluster.primary.wait_for(3, 10.0)
@@ -84,7 +90,8 @@ def test_a_worker_killed_inside_a_layer_costs_its_segment_alone(cluster: FakeClu
         raise lost("b")
 
     cluster.before["b"] = once_at(2, "attend", kill)
-    led = check(cluster)
+    led = check(cluster, lengths=lengths)
+    assert [len(answer) for answer in led.answers] == list(lengths)
     (fault,) = led.faults
     assert [v.member for v in fault.verdicts] == ["b"]
     n = fault.segment
@@ -379,7 +386,7 @@ def test_numbers_too_large_to_be_embedded_are_the_inputs_fault(cluster: FakeClus
     cluster.primary.wait_for(1, 10.0)
     x = np.full((7, cluster.spec.hidden), np.inf, np.float32)
     with pytest.raises(InputError, match="not finite"):
-        cluster.lead.run(cluster.source, 7, {"x": x})
+        cluster.lead.run(cluster.source, [PreparedInput(7, {"x": x})], 7)
     assert not check(cluster).faults
 
 
@@ -393,8 +400,8 @@ def test_an_input_that_no_device_can_compute_is_refused_and_no_worker_is_punishe
     cluster.primary.wait_for(3, 10.0)
     compute = FakeStageRunner.compute
 
-    def overflow(self: FakeStageRunner, step: int, work: Compute) -> None:
-        compute(self, step, work)
+    def overflow(self: FakeStageRunner, step: int, work: Compute, lengths: tuple[int, ...]) -> None:
+        compute(self, step, work, lengths)
         if (work.kernel, work.layer) == (kernel, 2):
             self.tensors["attended" if kernel == "attend" else "x.3"][...] = np.nan
 
@@ -414,8 +421,8 @@ def test_a_primary_that_computes_no_numbers_of_a_workers_is_not_stopped(cluster:
     cluster.primary.wait_for(1, 10.0)
     compute = FakeStageRunner.compute
 
-    def overflow(self: FakeStageRunner, step: int, work: Compute) -> None:
-        compute(self, step, work)
+    def overflow(self: FakeStageRunner, step: int, work: Compute, lengths: tuple[int, ...]) -> None:
+        compute(self, step, work, lengths)
         if self.name == "p" and work.layer == 1 and len(self.partition.participants) > 1:
             self.tensors["x.2"][self.partition.rows("p").start] = np.inf
 
@@ -432,6 +439,18 @@ def test_large_finite_numbers_are_exchanged(cluster: FakeCluster) -> None:
     cluster.primary.wait_for(1, 10.0)
     x = np.zeros((7, cluster.spec.hidden), np.float32)
     x[:, 0] = 2e38
-    led = cluster.lead.run(cluster.source, 7, {"x": x})
+    led = cluster.lead.run(cluster.source, [PreparedInput(7, {"x": x})], 7)
     assert not led.faults
     assert led.plans[-1].partition.participants == ("p", "a")
+
+
+def test_texts_that_run_together_continue_by_another_plan(cluster: FakeCluster) -> None:
+    """A switch moves their rows, and each still attends to itself alone."""
+    cluster.add("a")
+    cluster.primary.wait_for(1, 10.0)
+    rows = packed_rows(lengths := (5, 1, 9, 4), cluster.spec.max_rows)
+    later = cluster.steer.begin(cluster.source, rows, ())
+    cluster.steer.switches = dict.fromkeys(range(3, 5), later)
+    led = check(cluster, lengths=lengths)
+    assert led.plans[3] is later is not led.plans[0]
+    assert not led.faults

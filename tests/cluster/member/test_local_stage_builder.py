@@ -97,11 +97,11 @@ def test_all_lengths_share_the_weights_of_input_and_head(
         def answer(builder: LocalStageBuilder, tokens: int) -> np.ndarray:
             partition = Partition("ws", "p", (Share("p", encoder.spec.n_heads, tokens),), tokens)
             shard = builder.prepare(encoder, partition)
-            shard.begin(encoder.prepare({"ids": np.arange(tokens)}).feeds)
+            shard.begin([encoder.prepare({"ids": np.arange(tokens)})])
             for step in split(encoder.spec, partition).steps:
                 assert isinstance(step.work, Compute)
                 shard.compute(0, step.work)
-            return shard.answer()
+            return shard.answers()[0]
 
         def end_bytes(builder: LocalStageBuilder) -> int:
             return builder.bytes_of(encoder) - builder.weight_bytes

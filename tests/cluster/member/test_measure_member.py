@@ -36,7 +36,7 @@ class _Timed:
         real = Shard.compute
         counted = cache(partial(work_flops, source.spec))
 
-        def compute(shard: Shard, step: int, work: Compute) -> None:
+        def compute(shard: Shard, step: int, work: Compute, lengths: tuple[int, ...] = ()) -> None:
             real(shard, step, work)
             self.now_s += _CALL_S + _FLOP_S * counted(shard.partition)(work)
 

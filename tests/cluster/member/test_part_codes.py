@@ -48,25 +48,22 @@ def test_a_coded_split_answers_as_the_decoded_store_split_the_same_way(
     """
     split = partition(encoder.spec, mode, 3, TOKENS, seed)
     bits = (3, 5, 6)[seed]
-    feeds = prepared(encoder).feeds
-    wanted = run_local(open_stored_encoder(path, bits=bits), split, feeds, library).answer
-    whole = run_local(encoder, split, feeds, library).answer
-    got = run_local(encoder, replace(split, bits=(bits,) * encoder.spec.n_layers), feeds, library).answer
+    inputs = [prepared(encoder)]
+    wanted = run_local(open_stored_encoder(path, bits=bits), split, inputs, library).answers[0]
+    whole = run_local(encoder, split, inputs, library).answers[0]
+    coded = replace(split, bits=(bits,) * encoder.spec.n_layers)
+    got = run_local(encoder, coded, inputs, library).answers[0]
     assert np.abs(got - wanted).max() <= max(1e-5, 0.05 * np.abs(whole - wanted).max())
 
 
 def test_layers_of_different_bits_are_those_of_the_plan(encoder: Encoder, library: Library) -> None:
     """More bits where there is memory: the answer is the same however the layers are cut."""
-    feeds = prepared(encoder).feeds
-    answers = [
-        run_local(
-            encoder, replace(partition(encoder.spec, mode, 3, TOKENS, 4), bits=(6, 2, 4)), feeds, library
-        )
-        for mode in ("ws", "1d")
-    ]
-    np.testing.assert_allclose(answers[0].answer, answers[1].answer, atol=1e-4)
-    other = replace(partition(encoder.spec, "ws", 3, TOKENS, 4), bits=(6, 4, 2))
-    assert np.abs(run_local(encoder, other, feeds, library).answer - answers[0].answer).max() > 1e-3
+    inputs = [prepared(encoder)]
+    splits = (replace(partition(encoder.spec, mode, 3, TOKENS, 4), bits=(6, 2, 4)) for mode in ("ws", "1d"))
+    one, other = (run_local(encoder, split, inputs, library).answers[0] for split in splits)
+    np.testing.assert_allclose(one, other, atol=1e-4)
+    swapped = replace(partition(encoder.spec, "ws", 3, TOKENS, 4), bits=(6, 4, 2))
+    assert np.abs(run_local(encoder, swapped, inputs, library).answers[0] - one).max() > 1e-3
 
 
 @pytest.mark.parametrize("mode", MODES)

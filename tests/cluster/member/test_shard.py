@@ -10,6 +10,7 @@ from pliant.ir.partition import Partition, Share
 from pliant.ir.program import Compute, Exchange, TensorPart
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import ThreadPool
+from pliant.models.encoder.encoder_architecture import PreparedInput
 from pliant.plan.split.activation_bytes import activation_bytes
 from pliant.plan.split.split_program import split as program_of
 from pliant.plan.split.stage_graphs import graph_part, weight_bytes
@@ -190,9 +191,9 @@ def test_a_step_that_was_not_given_here_is_refused(shards: ModelShards) -> None:
 def test_there_is_no_answer_before_the_head_has_run(shards: ModelShards) -> None:
     """An answer of an earlier run would be taken for this one's."""
     shard = shards.prepare(two(2, 5))
-    shard.begin(feeds(SPEC, 9))
+    shard.begin([PreparedInput(9, feeds(SPEC, 9))])
     with pytest.raises(InputError, match="no answer yet"):
-        shard.answer()
+        shard.answers()
 
 
 def test_a_partition_of_strangers_is_refused(shards: ModelShards) -> None:
@@ -208,14 +209,14 @@ def test_an_answer_outlasts_the_next_run(shards: ModelShards) -> None:
     answers = []
     for seed in (0, 1):
         with pytest.raises(InputError):
-            shard.begin({name: array[1:] for name, array in feeds(SPEC, 9, seed).items()})
-        shard.begin(feeds(SPEC, 9, seed))
+            shard.begin([PreparedInput(9, feeds(SPEC, 8, seed))])
+        shard.begin([PreparedInput(9, feeds(SPEC, 9, seed))])
         with pytest.raises(InputError, match="no answer"):
-            shard.answer()
+            shard.answers()
         for step in program_of(SPEC, alone).steps:
             assert isinstance(step.work, Compute)
             shard.compute(0, step.work)
-        answers.append(shard.answer())
+        answers += shard.answers()
     again = answers[0].copy()
     assert not np.array_equal(answers[0], answers[1])
     assert np.array_equal(answers[0], again)

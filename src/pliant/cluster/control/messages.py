@@ -39,7 +39,7 @@ class Hello(ControlMessage, frozen=True):
     """A worker registers with its models, by identity; `engine` is its data transport.
 
     `holds_codes`: the worker supports partitions with `bits`. `holds_submodels`: it supports submodel sizes
-    after a model's identity.
+    after a model's identity. `packs_texts`: it supports runs of several texts.
     """
 
     version: str
@@ -51,6 +51,7 @@ class Hello(ControlMessage, frozen=True):
     engine: str = "zmq"
     holds_codes: bool = False
     holds_submodels: bool = False
+    packs_texts: bool = False
 
 
 class Welcome(ControlMessage, frozen=True):
@@ -174,7 +175,8 @@ class ReleaseRequest(ControlMessage, frozen=True, tag="Forget"):
 class SegmentRequest(ControlMessage, frozen=True, tag="Go"):
     """Run segment `segment` by plan `plan`; `entrants` first receive the tensors live at its start.
 
-    `timeout_s` is the timeout of each exchange in the segment.
+    `timeout_s` is the timeout of each exchange in the segment. `lengths` are the rows of each of several
+    texts, in order; empty for one text of all rows.
     """
 
     epoch: int
@@ -182,6 +184,7 @@ class SegmentRequest(ControlMessage, frozen=True, tag="Go"):
     plan: int
     entrants: tuple[str, ...]
     timeout_s: float
+    lengths: tuple[int, ...] = ()
 
 
 class StopRequest(ControlMessage, frozen=True, tag="Stop"):

@@ -3,12 +3,13 @@
 `RunPlanner` chooses the plan, one segment boundary ahead and off the critical path.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from threading import Lock
 from typing import Protocol, final
 
+import msgspec
 import numpy as np
 
 from pliant.cluster.control.messages import Note, SegmentRequest, StopRequest
@@ -21,6 +22,7 @@ from pliant.cluster.watch.fault_attribution import Accusation, Verdict, fault_of
 from pliant.errors import ClusterError, InputError, LaneError, NonFiniteError
 from pliant.ir.cost import Span
 from pliant.ir.program import Program
+from pliant.models.encoder.encoder_architecture import PreparedInput
 from pliant.models.encoder.encoder_source import EncoderSource
 
 
@@ -65,7 +67,7 @@ class RunRecord:
     `begin_s`.
     """
 
-    answer: np.ndarray
+    answers: tuple[np.ndarray, ...]
     seconds: float
     plans: tuple[ReadyPlan, ...]
     tasks: tuple[SegmentTask, ...]
@@ -90,7 +92,7 @@ class _RunState:
     """
 
     held: ReadyPlan
-    feeds: Mapping[str, np.ndarray]
+    inputs: Sequence[PreparedInput]
     begin: Callable[[int, Collection[str]], ReadyPlan]
     number: int = 0
     x: np.ndarray | None = None
@@ -101,6 +103,13 @@ class _RunState:
     suspects: list[Verdict] = field(default_factory=list)
     without: set[str] = field(default_factory=set)
     began_s: float = 0.0
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """The rows of each of several inputs, and of the end that belongs to none; empty for one input."""
+        lengths = tuple(one.rows for one in self.inputs)
+        rest = self.held.partition.tokens - sum(lengths)
+        return () if len(lengths) == 1 else (*lengths, rest) if rest else lengths
 
 
 @final
@@ -126,25 +135,28 @@ class RunLeader:
     def run(
         self,
         source: EncoderSource,
+        inputs: Sequence[PreparedInput],
         tokens: int,
-        feeds: Mapping[str, np.ndarray],
         *,
         is_alone: bool = False,
     ) -> RunRecord:
-        """Return the model's answer to `feeds` of `tokens` rows, with retries after failures of members.
+        """Return the model's answers to inputs that run together, with retries after failures of members.
 
-        `is_alone` excludes all workers. Raises a failure of this member itself, and InputError if the
-        primary alone, too, computes numbers that are not finite.
+        The plan is for `tokens` rows, at least those of all inputs. `is_alone` excludes all workers; several
+        inputs exclude those of a release that takes one. Raises a failure of this member itself, and
+        InputError if the primary alone, too, computes numbers that are not finite.
         """
         with self._run_lock, self._primary.log.run():
-            others = [member.name for member in self._primary.monitor.members] if is_alone else []
 
             def begin(number: int, without: Collection[str]) -> ReadyPlan:
-                return self._planner.begin(source, tokens, {*others, *without}, number)
+                others = [member.name for member in self._primary.monitor.members] if is_alone else []
+                unable = self._unable(inputs)
+                return self._planner.begin(source, tokens, {*others, *unable, *without}, number)
 
             asked_s = self._primary.clock()
-            run = _RunState(begin(0, ()), feeds, begin)
+            run = _RunState(begin(0, ()), inputs, begin)
             self._primary.log.follow(run.held)
+            run.held.runner.begin(inputs)
             start_s = self._primary.clock()
             try:
                 self._executor.run(
@@ -153,9 +165,9 @@ class RunLeader:
             except BaseException:
                 self._stop(run)
                 raise
-            answer = run.held.runner.answer()
+            answers = run.held.runner.answers()
             seconds = self._primary.clock() - start_s
-            return replace(self._record_run(run, answer, start_s, seconds), begin_s=start_s - asked_s)
+            return replace(self._record_run(run, answers, start_s, seconds), begin_s=start_s - asked_s)
 
     def _attempt(self, run: _RunState) -> SegmentTask:
         """Announce the remaining segments after the last commit, in a new epoch; return the next turn."""
@@ -166,9 +178,7 @@ class RunLeader:
         others = self._others(held)
         run.members.update(others)
         self._primary.watch(run.epoch, others)
-        if run.x is None:
-            held.runner.begin(run.feeds)
-        else:
+        if run.x is not None:
             held.runner.state(number - 1)[...] = run.x
         self._announce(run, number, held, others if number else ())
         self._announce(run, number + 1, held, ())
@@ -190,16 +200,19 @@ class RunLeader:
         if run.number < before.held.n_segments - 1 and self._primary.has_epoch_failed:
             return self._repeat(run, ClusterError("a member failed, though not here."))
         if coming.held is not before.held:
+            coming.held.runner.begin(run.inputs)
             coming.held.runner.state(run.number - 1)[...] = run.x
             run.held = coming.held
             self._primary.log.follow(run.held)
         if run.number + 1 < coming.held.n_segments:
             notes = {**self._notes, self._primary.name: self._executor.note()}
+            if run.lengths:
+                notes = {name: _without_attention(note) for name, note in notes.items()}
             held = self._planner.next_plan(run.number + 1, coming.held, before.held, notes)
-            if held is Pause.NOW:
-                return self._resume(run)
             if held is Pause.NEXT:
                 return coming.task
+            if held is Pause.NOW or not self._unable(run.inputs).isdisjoint(held.partition.participants):
+                return self._resume(run)
             lacking = held.members_without_input(coming.held.partition)
             if held is not coming.held:
                 run.members.update(lacking)
@@ -253,6 +266,7 @@ class RunLeader:
     def _replan(self, run: _RunState) -> SegmentTask:
         run.held = run.begin(run.number, run.without)
         self._primary.log.follow(run.held)
+        run.held.runner.begin(run.inputs)
         return self._attempt(run)
 
     def _announce(self, run: _RunState, number: int, held: ReadyPlan, lacking: Collection[str]) -> None:
@@ -260,10 +274,11 @@ class RunLeader:
             return
         timeout_s = self._primary.patience.exchange_s(self._planner.predicted_s(held))
         entrants = frozenset(lacking)
-        task = held.task(self._primary.name, run.epoch, number, entrants, timeout_s)
+        task = held.task(self._primary.name, run.epoch, number, entrants, timeout_s, run.lengths)
         run.announced[number] = _AnnouncedSegment(held, task)
         if number < held.n_segments - 1:
-            go = SegmentRequest(run.epoch, number, held.number, tuple(sorted(entrants)), timeout_s)
+            named = tuple(sorted(entrants))
+            go = SegmentRequest(run.epoch, number, held.number, named, timeout_s, run.lengths)
             for name in self._others(held):
                 self._primary.send(name, go)
 
@@ -286,10 +301,16 @@ class RunLeader:
         for name in run.members:
             self._primary.send(name, StopRequest(run.epoch))
 
+    def _unable(self, inputs: Sequence[PreparedInput]) -> set[str]:
+        """Return the members that cannot run these inputs together: of a release before that takes one."""
+        return {m.name for m in self._primary.monitor.members if m.hello.packs_texts < (len(inputs) > 1)}
+
     def _others(self, held: ReadyPlan) -> tuple[str, ...]:
         return tuple(d for d in held.partition.participants if d != self._primary.name)
 
-    def _record_run(self, run: _RunState, answer: np.ndarray, start_s: float, seconds: float) -> RunRecord:
+    def _record_run(
+        self, run: _RunState, answers: tuple[np.ndarray, ...], start_s: float, seconds: float
+    ) -> RunRecord:
         ended = set(self._others(run.held))
         for name in ended:
             self._primary.monitor.reset_failures(name)
@@ -306,4 +327,12 @@ class RunLeader:
             for name, ran in self._primary.collect_reports(epoch, wanted).items():
                 said[name] = (*said.get(name, ()), *ran)
         spans = join_spans(tasks, said, start_s)
-        return RunRecord(answer, seconds, plans, tasks, join_programs(tasks, plans), spans, tuple(run.faults))
+        return RunRecord(
+            answers, seconds, plans, tasks, join_programs(tasks, plans), spans, tuple(run.faults)
+        )
+
+
+def _without_attention(note: Note) -> Note:
+    """Return a note without the stages that took less time than one text of as many rows would."""
+    compute_s = {kind: s for kind, s in note.compute_s.items() if not kind.startswith("attend")}
+    return msgspec.structs.replace(note, compute_s=compute_s)

@@ -14,6 +14,7 @@ from pliant.compiler.executable.fragment import fragment_graph
 from pliant.compiler.executable.image import make_image
 from pliant.compiler.executable.kernel_addresses import load_kernels
 from pliant.compiler.executable.stage import StageForm
+from pliant.compiler.passes.pack_texts import BLOCKS, attend_by_text
 from pliant.compiler.rules.rules import lower
 from pliant.ir.graph import Graph
 from pliant.kernels.runtime.aligned_memory import aligned_bytes
@@ -40,6 +41,11 @@ class CompiledPart:
     form: StageForm
     kernels: Mapping[str, int]
     coded: CodedConstants
+
+    @property
+    def is_by_text(self) -> bool:
+        """Whether it depends on the rows of each text: it has attention."""
+        return BLOCKS in self.graph.inputs
 
     def keys(self, layer: int) -> dict[str, WeightKey]:
         """Return the key of each weight of `layer`, in the kernels' format, by name."""
@@ -70,7 +76,7 @@ class CompiledParts:
     def __init__(self, source: EncoderSource, library: Library, pool: ThreadPool) -> None:
         self.source = source
         self._library, self._pool = library, pool
-        self._target = Target(library.isa, pool.n_threads)
+        self.isa, self._target = library.isa, Target(library.isa, pool.n_threads)
         self._compiled: dict[str, CompiledPart] = {}
         self._weights: dict[WeightKey, np.ndarray] = {}
         self.load_s = 0.0
@@ -116,6 +122,7 @@ class CompiledParts:
         blanks = {name: _blank(piece.shape) for name, piece in part.pieces.items()}
         constants = {**part.constants, **blanks}
         graph = fragment_graph(Graph(part.nodes, part.inputs, part.outputs, part.types, constants, part.name))
+        graph = attend_by_text(graph)
         graph, coded = (graph, {}) if bits is None else coded_graph(graph, part.pieces, bits)
         form = StageForm(make_image(graph, self._target))
         self._pool.reserve(form.image.scratch_bytes)

@@ -16,6 +16,7 @@ from pliant.ir.partition import DeviceGrid, Mode, Partition, Share
 from pliant.ir.program import Compute, Exchange
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import ThreadPool
+from pliant.models.encoder.encoder_architecture import PreparedInput
 from pliant.models.encoder.encoder_source import EncoderSource
 from pliant.models.encoder.encoder_spec import EncoderSpec
 from pliant.plan.split.split_program import HEAD, INPUT, layer_segment
@@ -133,7 +134,8 @@ def _ends(shards: ModelShards, tokens: int) -> Iterator[_Stage]:
     alone = Partition("ws", device, (Share(device, source.spec.n_heads, tokens),), tokens)
     shard = shards.prepare(alone, source.spec.n_layers)
     inputs = source.input(tokens)
-    shard.begin({x: np.zeros(inputs.types[x].shape, inputs.types[x].numpy) for x in inputs.inputs})
+    feeds = {x: np.zeros(inputs.types[x].shape, inputs.types[x].numpy) for x in inputs.inputs}
+    shard.begin([PreparedInput(tokens, feeds)])
     for kernel in (INPUT, HEAD):
         work = Compute(kernel, rows=tokens, device=device)
         timed = TimedFunction(lambda i, work=work: shard.compute(0, work))  # type: ignore[misc]

@@ -7,6 +7,7 @@ from typing import Protocol, final
 
 from pliant.cluster.member.run_executor import SegmentTask, StageRunner
 from pliant.cluster.net.activation_coding import Coding, with_coded_bytes
+from pliant.errors import ClusterError
 from pliant.ir.capability import Capability
 from pliant.ir.partition import Partition
 from pliant.ir.program import Program, Segment
@@ -78,9 +79,20 @@ class ReadyPlan:
         return tuple(sorted(found))
 
     def task(
-        self, name: str, epoch: int, number: int, lacking: Collection[str], timeout_s: float
+        self,
+        name: str,
+        epoch: int,
+        number: int,
+        lacking: Collection[str],
+        timeout_s: float,
+        lengths: tuple[int, ...] = (),
     ) -> SegmentTask:
-        """Return segment `number` for member `name`; devices in `lacking` first receive its input."""
+        """Return segment `number` for member `name`; devices in `lacking` first receive its input.
+
+        `lengths` are the rows of each of several texts. Raises ClusterError if they are not all rows.
+        """
+        if lengths and (min(lengths) < 1 or sum(lengths) != self.partition.tokens):
+            raise ClusterError(f"texts of {list(lengths)} rows are not the plan's {self.partition.tokens}.")
         key = number, frozenset(lacking)
         if key not in self._segments:
             whole = self.program.segments[number]
@@ -88,7 +100,7 @@ class ReadyPlan:
                 entered = layer_segment(self.source.spec, self.partition, number - 1, lacking)
                 whole = with_coded_bytes(entered, self.coding)
             self._segments[key] = whole, project(whole, name)
-        return SegmentTask(epoch, number, *self._segments[key], self.runner, self.coding, timeout_s)
+        return SegmentTask(epoch, number, *self._segments[key], self.runner, self.coding, timeout_s, lengths)
 
 
 @lru_cache(maxsize=256)

@@ -3,7 +3,7 @@
 The primary and the workers share this code; they differ only in how the next segment is determined.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import Protocol, final
@@ -17,6 +17,7 @@ from pliant.errors import LaneError, NonFiniteError
 from pliant.ir.cost import Span
 from pliant.ir.program import Compute, Exchange, Program, Segment
 from pliant.ir.projection import Projection
+from pliant.models.encoder.encoder_architecture import PreparedInput
 from pliant.run.execute import StepFunctions, execute
 from pliant.run.lanes import Lanes
 
@@ -40,25 +41,28 @@ class StageRunner(Protocol):
         """The weights that were loaded for it."""
         ...
 
-    def compute(self, step: int, work: Compute) -> None:
-        """Run one stage."""
+    def compute(self, step: int, work: Compute, lengths: tuple[int, ...] = ()) -> None:
+        """Run one stage over texts of `lengths` rows, by default one of all rows."""
 
     def view(self, work: Exchange) -> np.ndarray:
         """The exchanged tensor, float32 [rows, columns], as a writable view."""
 
-    def begin(self, feeds: Mapping[str, np.ndarray]) -> None:
-        """On the primary: set the input of a run."""
+    def begin(self, inputs: Sequence[PreparedInput]) -> None:
+        """On the primary: set the inputs of a run, one after another in its rows."""
 
     def state(self, layer: int) -> np.ndarray:
         """The complete input of `layer`, float32 [tokens, hidden], as a writable view."""
 
-    def answer(self) -> np.ndarray:
-        """On the primary: the output of the head stage."""
+    def answers(self) -> tuple[np.ndarray, ...]:
+        """On the primary: the output of the head stage for each input."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentTask:
-    """One segment of a run, and this member's `own` part of it."""
+    """One segment of a run, and this member's `own` part of it.
+
+    `lengths` are the rows of each of several texts; empty for one text of all rows.
+    """
 
     epoch: int
     number: int
@@ -67,6 +71,7 @@ class SegmentTask:
     runner: StageRunner
     coding: Coding
     timeout_s: float
+    lengths: tuple[int, ...] = ()
 
 
 NextTask = Callable[[], SegmentTask | None]
@@ -161,7 +166,7 @@ class RunExecutor:
         return task.own.segment
 
     def _compute(self, step: int, work: Compute) -> None:
-        self._current.runner.compute(step - self._first, work)
+        self._current.runner.compute(step - self._first, work, self._current.lengths)
 
     def _exchange(self, step: int, work: Exchange) -> float | None:
         task = self._current

@@ -1,7 +1,6 @@
 """One device's share of a partition: its bound stages and its tensors."""
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
 from typing import final
 from weakref import WeakSet
 
@@ -9,6 +8,7 @@ import numpy as np
 
 from pliant.cluster.member.buffers import BufferCopy, Buffers
 from pliant.cluster.member.compiled_parts import CompiledPart, CompiledParts, WeightKey
+from pliant.cluster.member.end_stages import CompiledEnd, EndStages
 from pliant.cluster.member.run_executor import LoadedWeights
 from pliant.compiler.executable.call import Target
 from pliant.compiler.executable.encode_image import image_kernels
@@ -16,16 +16,17 @@ from pliant.compiler.executable.fragment import fragment_image
 from pliant.compiler.executable.kernel_addresses import load_kernels
 from pliant.compiler.executable.stage import BoundStage as BoundStage
 from pliant.compiler.executable.stage import StageForm
+from pliant.compiler.passes.pack_texts import BLOCKS
 from pliant.errors import InputError
 from pliant.ir.executable import ARENA
-from pliant.ir.graph import Graph, TensorType
+from pliant.ir.graph import Graph
 from pliant.ir.partition import Partition
-from pliant.ir.port import Port
 from pliant.ir.program import Compute, Exchange
-from pliant.kernels.runtime.aligned_memory import aligned_bytes
+from pliant.kernels.attention.attention_texts import BLOCK_WORDS, text_blocks
 from pliant.kernels.runtime.buffer import Buffer
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import ThreadPool
+from pliant.models.encoder.encoder_architecture import PreparedInput
 from pliant.models.encoder.encoder_source import EncoderSource
 from pliant.models.encoder.encoder_spec import EncoderSpec
 from pliant.models.spec import picked_layers
@@ -35,21 +36,10 @@ from pliant.plan.split.stages import DeviceStage, stages
 from pliant.run.arena import Arena
 from pliant.run.memory_use import MemoryPart, measure_part
 from pliant.run.packed_weights import SharedWeights
-from pliant.run.session.feeds import convert_feeds
-from pliant.run.session.ports import shapes_of
 from pliant.system import trim_heap
 
 _MOST_ENDS = 256
 """Maximum number of compiled ends kept, two per length."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _EndStage:
-    """The input or the head for one number of rows."""
-
-    form: StageForm
-    kernels: Mapping[str, int]
-    weights: Mapping[str, np.ndarray]
 
 
 @final
@@ -63,7 +53,7 @@ class ModelShards:
         self.device, self.source = device, source
         self._library, self._pool = library, pool
         self._forms = CompiledParts(source, library, pool)
-        self._ends: dict[tuple[str, int], _EndStage] = {}
+        self._ends: dict[tuple[str, int], CompiledEnd] = {}
         self._made: WeakSet[Shard] = WeakSet()
 
     @property
@@ -104,11 +94,9 @@ class ModelShards:
         self, partition: Partition, first: int, spec: EncoderSpec | None, *, is_alone: bool
     ) -> "Shard":
         partition.share(self.device)
-        ends = {}
-        if partition.primary == self.device:
-            ends = {kernel: self._end(kernel, partition.tokens) for kernel in (INPUT, HEAD)}
+        end = self._end if partition.primary == self.device else None
         spec = spec or self.source.spec
-        shard = Shard(self.device, spec, partition, first, self._forms, self._pool, ends, is_alone=is_alone)
+        shard = Shard(self.device, spec, partition, first, self._forms, self._pool, end, is_alone=is_alone)
         self._made.add(shard)
         return shard
 
@@ -132,7 +120,7 @@ class ModelShards:
             shard.release()
             self._made.discard(shard)
 
-    def _end(self, kernel: str, rows: int) -> _EndStage:
+    def _end(self, kernel: str, rows: int) -> CompiledEnd:
         key = kernel, rows
         end = self._ends.pop(key, None)
         if end is None:
@@ -141,7 +129,7 @@ class ModelShards:
             self._pool.reserve(image.scratch_bytes)
             packed = SharedWeights().pack(image, {})
             weights = {name: self._find_equal(name, array) for name, array in packed.items()}
-            end = _EndStage(StageForm(image), load_kernels(image_kernels(image), self._library), weights)
+            end = CompiledEnd(StageForm(image), load_kernels(image_kernels(image), self._library), weights)
         self._ends[key] = end  # most recent last
         if len(self._ends) > _MOST_ENDS:
             del self._ends[next(iter(self._ends))]
@@ -169,14 +157,13 @@ class Shard:
         first: int,
         forms: CompiledParts,
         pool: ThreadPool,
-        ends: Mapping[str, _EndStage],
+        end: Callable[[str, int], CompiledEnd] | None,
         *,
         is_alone: bool = False,
     ) -> None:
         self.device, self.partition = device, partition
         self.model = forms.source.whole.identity
         self._pool, self._n_layers = pool, spec.n_layers
-        self._is_answered = False
         mine = [[s for s in stages(spec, partition, k) if s.device == device] for k in range(2)]
         self._buffers = Buffers([*mine[0], *mine[1]], partition.tokens, spec.hidden)
         # A layer of a submodel uses the weights of one of the model's layers.
@@ -189,14 +176,15 @@ class Shard:
         }
         self._arena = Arena()
         inside = max((one.form.image.arena_bytes for one in compiled.values()), default=0)
-        at_ends = max((end.form.image.arena_bytes for end in ends.values()), default=0)
-        self._arena.resize(max(inside, at_ends))
-        self.activation_bytes = inside + self._buffers.n_bytes
+        self._arena.resize(inside)
+        joined = {INPUT: self.state(0), HEAD: self.state(spec.n_layers)}
+        self._ends = None if end is None else EndStages(end, pool, joined, self._arena.memory)
+        self._isa, self._lengths = forms.isa, tuple[int, ...]()
+        self._blocks = np.zeros((partition.tokens, BLOCK_WORDS), np.int64)
+        self.activation_bytes = inside + self._buffers.n_bytes + self._blocks.nbytes
         """Bytes of the tensors of its layers, without those of the input and the head."""
-        self._ports: dict[str, dict[str, np.ndarray]] = {}
-        self._ends = {kernel: self._bind_end(kernel, end) for kernel, end in ends.items()}
         self._weights: dict[WeightKey, np.ndarray] = {}
-        self._stages: dict[tuple[str, int], tuple[BoundStage, int, tuple[BufferCopy, ...]]] = {}
+        self._stages: dict[tuple[str, int], tuple[BoundStage, int | None, tuple[BufferCopy, ...]]] = {}
         if is_alone:
             layers = range(first, spec.n_layers)
             forms.keep(
@@ -211,7 +199,8 @@ class Shard:
         for layer in range(first, spec.n_layers):
             for stage in mine[layer % 2]:
                 bound = self._bind(stage, compiled[stage.kernel, bits_of[layer]], layer, forms)
-                self._stages[stage.kernel, layer] = bound, stage.rows, self._buffers.copies_before(stage)
+                rows = None if compiled[stage.kernel, bits_of[layer]].is_by_text else stage.rows
+                self._stages[stage.kernel, layer] = bound, rows, self._buffers.copies_before(stage)
             forms.source.release()  # a device short of memory holds one layer's source at a time
         self.loaded = LoadedWeights(forms.weight_bytes - before, forms.load_s - before_s)
         if self.loaded.n_bytes:
@@ -240,23 +229,21 @@ class Shard:
     @property
     def buffers(self) -> tuple[np.ndarray, ...]:
         """The memory of tensors between stages, and of feeds and answer, for memory accounting."""
-        return (*self._buffers.arrays, *(array for ports in self._ports.values() for array in ports.values()))
+        ends = () if self._ends is None else self._ends.buffers
+        return (*self._buffers.arrays, self._blocks, *ends)
 
     def release(self) -> None:
         """Free the weights even if this object is still referenced; a running stage keeps its own."""
         self._stages = {}
         self._weights = {}
-        self._ends = {}
+        self._ends = None
 
-    def begin(self, feeds: Mapping[str, np.ndarray]) -> None:
-        """On the primary: set the input of the next run. Raises InputError for invalid feeds."""
-        into = self._ports[INPUT]
-        ports = [Port(name, str(array.dtype), array.shape) for name, array in into.items()]
-        arrays = convert_feeds(ports, feeds)
-        shapes_of(ports, arrays)
-        for name, array in arrays.items():
-            into[name][...] = array
-        self._is_answered = False
+    def begin(self, inputs: Sequence[PreparedInput]) -> None:
+        """On the primary: set the inputs of the next run, one after another in its rows.
+
+        Compiles the input and the head for new lengths. Raises InputError for invalid feeds.
+        """
+        self._primary_ends.begin(inputs)
 
     def state(self, layer: int) -> np.ndarray:
         """The input of `layer`, float32 [tokens, hidden], as a writable view.
@@ -265,19 +252,19 @@ class Shard:
         """
         return self._buffers.x(layer)
 
-    def answer(self) -> np.ndarray:
-        """On the primary: return the head's output of the last run. Raises InputError before it exists."""
-        if not self._is_answered:
-            raise InputError("this run has no answer yet: its head has not run on this device.")
-        (answer,) = self._ports[HEAD].values()
-        return answer.copy()
+    def answers(self) -> tuple[np.ndarray, ...]:
+        """On the primary: return the head's output of the last run for each input. Raises InputError before
+        they exist.
+        """
+        return self._primary_ends.answers()
 
-    def compute(self, step: int, work: Compute) -> None:
-        """Run one stage on the current arrays. Raises InputError for a stage that is not held here."""
-        end = self._ends.get(work.kernel)
-        if end is not None:
-            end.walk((self.partition.tokens,), self._pool)
-            self._is_answered = work.kernel == HEAD
+    def compute(self, step: int, work: Compute, lengths: tuple[int, ...] = ()) -> None:
+        """Run one stage on the current arrays, of texts of `lengths` rows, by default one of all rows.
+
+        Raises InputError for a stage that is not held here.
+        """
+        if work.kernel in (INPUT, HEAD) and self._ends is not None:
+            self._ends.compute(work.kernel)
             return
         found = self._stages.get((work.kernel, work.layer or 0))
         if found is None:
@@ -287,22 +274,29 @@ class Shard:
         stage, rows, copies = found
         for copy in copies:
             copy.target[...] = copy.source
-        stage.walk((rows,), self._pool)
+        stage.walk(self._texts(lengths) if rows is None else (rows,), self._pool)
+
+    def _texts(self, lengths: tuple[int, ...]) -> tuple[int, ...]:
+        """Have each text attend to itself; return the rows of each."""
+        lengths = lengths or (self.partition.tokens,)
+        if lengths != self._lengths:
+            self._lengths = ()  # after an interrupt the blocks match no lengths
+            blocks = text_blocks(lengths, self._isa)
+            self._blocks[: len(blocks)] = blocks
+            self._lengths = lengths
+        return lengths
+
+    @property
+    def _primary_ends(self) -> EndStages:
+        if self._ends is None:
+            raise InputError(
+                f"{self.device} has no input and head: {self.partition.primary} leads this partition."
+            )
+        return self._ends
 
     def view(self, work: Exchange) -> np.ndarray:
         """The exchanged tensor, float32 [rows, columns], as a view: a sender's output, a receiver's input."""
         return self._buffers.outgoing(work) if work.src == self.device else self._buffers.incoming(work)
-
-    def _bind_end(self, kernel: str, end: _EndStage) -> BoundStage:
-        """Bind the input or the head to its own memory, so that its step is one native call."""
-        program, at = end.form.program, {x: Buffer.of(array) for x, array in end.weights.items()}
-        is_input = kernel == INPUT
-        own, (joined,) = (program.inputs, program.outputs) if is_input else (program.outputs, program.inputs)
-        self._ports[kernel] = {x: _array_of(type_) for x, type_ in own.items()}
-        at |= {x: Buffer.of(array) for x, array in self._ports[kernel].items()}
-        at[joined] = Buffer.of(self.state(0 if is_input else self._n_layers))
-        at[ARENA] = self._arena.buffer
-        return BoundStage(end.form, end.kernels, at)
 
     def _bind(
         self, stage: DeviceStage, compiled: CompiledPart, layer: int, forms: CompiledParts
@@ -310,12 +304,8 @@ class Shard:
         keys, weights = compiled.keys(self._picked[layer]), forms.weights(compiled, self._picked[layer])
         self._weights |= {keys[name]: array for name, array in weights.items()}
         at = {name: Buffer.of(array) for name, array in weights.items()}
-        at[ARENA] = self._arena.buffer
+        at |= {ARENA: self._arena.buffer, BLOCKS: Buffer.of(self._blocks)}
         # Layers of the same parity share the arrays of their stages.
         for port in (*inputs(stage), *outputs(stage)):
             at[port.name] = Buffer.of(self._buffers.port(stage, port))
         return BoundStage(compiled.form, compiled.kernels, at)
-
-
-def _array_of(type_: TensorType) -> np.ndarray:
-    return aligned_bytes(type_.n_bytes).view(type_.numpy).reshape(type_.shape)

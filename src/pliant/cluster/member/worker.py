@@ -243,6 +243,7 @@ class ClusterWorker:
             engine=offer.engine,
             holds_codes=True,
             holds_submodels=True,
+            packs_texts=True,
         )
 
     @property
@@ -375,7 +376,7 @@ class ClusterWorker:
         if before is not None and before.runner is not held.runner and self.name not in go.entrants:
             layer = go.segment - 1
             held.runner.state(layer)[...] = before.runner.state(layer)
-        return held.task(self.name, go.epoch, go.segment, go.entrants, go.timeout_s)
+        return held.task(self.name, go.epoch, go.segment, go.entrants, go.timeout_s, go.lengths)
 
     def _report_failure(self, epoch: int, segment: int, error: Exception) -> None:
         self._n_failed += 1

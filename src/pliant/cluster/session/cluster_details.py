@@ -22,7 +22,8 @@ class ClusterDetails:
     """The details of one answer's run, and its prediction.
 
     `run_s` is the run alone, from the start of its first step: it excludes reading the input, measuring
-    devices and loading weights for a new plan. `predicted_s` is its prediction. `mode` is that of the last
+    devices and loading weights for a new plan. `predicted_s` is its prediction; texts that ran together are
+    priced as one text of all their rows. `mode` is that of the last
     segment, `partitions` are those of all segments (input, layers, head), `switches` the changes of plan
     inside the run, and `faults` the segments that were repeated. `spans` and `predicted_spans` have one
     entry per step of `program`; `sent_bytes` counts exchanges. `links` are the network's links as used by
@@ -49,7 +50,8 @@ def details_of(led: RunRecord, planner: AdaptivePlanner, margins: Margins) -> Cl
     """
     solved = [planner.inputs_of(held).solved for held in led.plans]
     predicted = _predicted(led.program, solved)
-    is_whole = all(span.state is SpanState.RAN for span in led.spans)
+    is_single = len(led.answers) == 1  # texts together take less time than one of as many rows
+    is_whole = is_single and all(span.state is SpanState.RAN for span in led.spans)
     if is_whole and not led.faults and len({held.number for held in led.plans}) == 1:
         predicted_s, layers_s = (_layers_s(led.program, one) for one in (predicted, led.spans))
         raised = margins.observe(led.plans[0].partition, predicted_s, layers_s)

@@ -1,6 +1,7 @@
 """The feeds of a cluster's session: a text, or arrays as the encoder reads them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -8,17 +9,26 @@ import numpy as np
 from pliant.errors import InputError
 from pliant.ir.port import Port
 from pliant.models.encoder.encoder_architecture import Feeds
+from pliant.models.encoder.encoder_source import Encoder
 from pliant.models.tokenizer import TokenizedInput
 from pliant.run.session.feeds import FeedsLike, convert_feed
 from pliant.run.session.text_feeds import text_of
 from pliant.run.session.text_session import TEXT, TextSession
 
+TimedFeeds = Sequence[tuple[Feeds, float]]
+"""Feeds of several inputs, each with the clock time at which it was asked for."""
 _TYPES = Port("types", "int64", (1, None))
 
 
 def feeds_of(encoded: TokenizedInput) -> Feeds:
     """Return the tokens of a text."""
     return {"ids": encoded.ids, "types": encoded.types}
+
+
+def input_ports(encoder: Encoder) -> tuple[Port, ...]:
+    """Return the inputs of a session: a text if the encoder reads texts, and arrays."""
+    arrays = tuple(replace(port, dims=(1, *(port.dims or ()))) for port in encoder.inputs)
+    return (TEXT, *arrays) if encoder.reads_text else arrays
 
 
 def open_items(port: Port, longest: Mapping[str, np.ndarray]) -> int:

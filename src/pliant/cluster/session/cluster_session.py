@@ -1,7 +1,7 @@
 """A model on a cluster: a session that answers texts or arrays with all usable devices."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, final, overload
@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, final, overload
 import numpy as np
 
 from pliant.cluster.lead.explain_partition import explain
-from pliant.cluster.lead.predict import Prediction
 from pliant.cluster.lead.status_report import ClusterStatus
 from pliant.cluster.session import cluster_levels
+from pliant.cluster.session.cluster_batches import MOST_TOGETHER, answer_in_batches, joint_request
 from pliant.cluster.session.cluster_details import ClusterDetails
-from pliant.cluster.session.cluster_feeds import feeds_of, open_items, read_feeds
+from pliant.cluster.session.cluster_feeds import TimedFeeds, feeds_of, input_ports, open_items, read_feeds
 from pliant.cluster.session.cluster_plan import ClusterPlan, plan_of
 from pliant.cluster.session.cluster_runner import ClusterRunner
 from pliant.cluster.session.shared_primary import SharedPrimary
@@ -33,7 +33,8 @@ from pliant.quantities import format_seconds, format_seconds_up, parse_seconds
 from pliant.run.memory_use import MemoryUse
 from pliant.run.session.feeds import FeedsLike
 from pliant.run.session.ports import copy_into
-from pliant.run.session.text_session import TEXT, TextInput, Texts, TextSession
+from pliant.run.session.text_session import TextInput, Texts, TextSession
+from pliant.run.submodel.request_plans import batch_key
 
 if TYPE_CHECKING:
     from pliant.run.session.program_profile import ProgramProfile
@@ -60,6 +61,7 @@ class ClusterSession(TextSession[ClusterDetails]):
 
     platform = "pliant_cluster"
     degree: ClassVar[Literal[1, 2]] = 2
+    most_together = MOST_TOGETHER
 
     def __init__(
         self,
@@ -69,35 +71,35 @@ class ClusterSession(TextSession[ClusterDetails]):
         primary: SharedPrimary,
         accuracy: MixedBitsAccuracy | None = None,
     ) -> None:
-        limits = encoder.limits
         super().__init__(
             name,
             identity,
             labels=encoder.labels,
             features=encoder.spec.hidden,
             max_length=encoder.spec.max_rows,
-            vocab=0 if limits is None else limits.vocab,
+            vocab=0 if encoder.limits is None else encoder.limits.vocab,
         )
         self.encoder, self._primary, self._accuracy = encoder, primary, accuracy
+        self._runner = ClusterRunner(name, encoder, primary, accuracy)
         self._submodels = cluster_levels.submodels(encoder, accuracy)
         self.planned_levels = cluster_levels.ClusterLevels(encoder, Curve(((0, 0.0),)))
         """The levels of the latest plans; another object after each planning."""
-        self._promised: float | None = None
         self._tokenizer = encoder.open_tokenizer() if encoder.reads_text else None
-        arrays = tuple(replace(port, dims=(1, *(port.dims or ()))) for port in encoder.inputs)
-        self.inputs = arrays if self._tokenizer is None else (TEXT, *arrays)
+        self.inputs = input_ports(encoder)
         if encoder.answers[0] == "hidden":
             self.outputs = (Port("answer", "float32", (1, None, encoder.spec.hidden)),)
-        self.is_closed, self._used = False, {encoder}
+        self._used: set[Encoder] = {encoder}
         self._target_s: float | None = None
-        self._delays = cluster_levels.AnswerDelays()
-        self._is_open_ended = not self.inputs[-1].is_static
+        self._delays, self._is_open_ended = cluster_levels.AnswerDelays(), not self.inputs[-1].is_static
         self._length = min(_LENGTH, self.max_length) if self._is_open_ended else self.max_length
         self._workers: tuple[str, ...] | None = ()
-        self._longest, self._probed_s, self._prior = 0, -inf, Curve(((0, 0.0),))
-        self._is_probe = self._is_stale = self._is_followed = False
-        self._runner = ClusterRunner(name, encoder, primary)
+        self._probed_s, self._prior = -inf, Curve(((0, 0.0),))
+        self._is_probe = self._is_stale = False
         self._max_items = open_items(self.inputs[-1], self.sample(self.max_length))
+
+    @property
+    def is_closed(self) -> bool:
+        return self._runner.is_closed
 
     def __repr__(self) -> str:
         state = "closed" if self.is_closed else f"led by {self._primary.name}"
@@ -122,7 +124,7 @@ class ClusterSession(TextSession[ClusterDetails]):
         *,
         latency: str | float | None = None,
     ) -> Reply[ClusterDetails] | list[Reply[ClusterDetails]]:
-        """Answer a text, a pair of texts, feeds by name, or a list of texts or pairs in turn.
+        """Answer a text, a pair of texts, feeds by name, or a list of texts or pairs together.
 
         `latency` is a target for this call only. Raises InputError for input that does not fit the model.
         """
@@ -147,11 +149,12 @@ class ClusterSession(TextSession[ClusterDetails]):
         Measures unmeasured devices and links (seconds); loads nothing. Raises InputError for an invalid
         length.
         """
-        return plan_of(self.encoder.spec, self._predict(length), self._runner.bound, self._target_of(latency))
+        solved = self._runner.predict(length)
+        return plan_of(self.encoder.spec, solved, self._runner.bound, self._target_of(latency))
 
     def explain(self, length: int, latency: str | float | None = None) -> ClusterPlan:
         """Like `plan_at`, with reasons: each mode's time, single devices', memory, savings; slower."""
-        spec, primary, solved = self.encoder.spec, self._primary, self._predict(length)
+        spec, primary, solved = self.encoder.spec, self._primary, self._runner.predict(length)
         reasons = explain(spec, solved, primary.name, primary.margins.least_gain, primary.coding)
         return plan_of(spec, solved, self._runner.bound, self._target_of(latency), reasons)
 
@@ -202,10 +205,7 @@ class ClusterSession(TextSession[ClusterDetails]):
 
     def close(self) -> None:
         """Free the model's weights on all members, after a running answer. Idempotent."""
-        if not self.is_closed:
-            self.is_closed = True
-            self._primary.forget(self.encoder)
-            self.encoder.release()
+        self._runner.close()
 
     # For nodes
 
@@ -240,7 +240,7 @@ class ClusterSession(TextSession[ClusterDetails]):
     @property
     def best(self) -> float | None:
         """Least accuracy of its plans for any length or `exchange`; None if unmeasured, or before `curve`."""
-        return self._promised
+        return self._runner.promised
 
     def curve(self, accuracy_floor: float = 0.0) -> Curve:
         """Return seconds by rows: predicted by plans for some lengths, corrected by later answers.
@@ -277,7 +277,7 @@ class ClusterSession(TextSession[ClusterDetails]):
 
     def look_again(self) -> None:
         """Predict times again if the usable workers, or the times of answers, have changed."""
-        self._is_followed = True
+        self._runner.is_followed = True
         if self._times is not None:
             self._follow_workers()
 
@@ -286,24 +286,46 @@ class ClusterSession(TextSession[ClusterDetails]):
 
         If plans changed, its time scales the other times until `look_again`.
         """
+        return self.answers((request,))[0]
+
+    @property
+    def most_items_together(self) -> int:
+        return self._runner.most_rows_together
+
+    def together(self, request: Request) -> Hashable | None:
+        return batch_key(request) if self.most_items_together else None
+
+    def answers(self, requests: Sequence[Request]) -> list[Reply[ClusterDetails]]:
+        """Return the replies to requests of one key: texts run together as the rows of one input.
+
+        The level keeps the earliest deadline, by the curve at all rows, and the highest floor. Raises
+        BudgetError for a floor.
+        """
+        lengths = [one.length for one in requests]
+        return answer_in_batches(lengths, self.most_items_together, requests, self._answer_batch)
+
+    def _answer_batch(self, requests: Sequence[Request]) -> list[Reply[ClusterDetails]]:
+        request = joint_request(requests, self._runner.most_rows)
         self.curve(request.accuracy_floor or 0.0)
-        n, levels = request.length, self.planned_levels  # another thread may replace them meanwhile
+        levels = self.planned_levels  # another thread may replace them meanwhile
         told = levels.at(self._level.at(self._expected_curve, self.best)[-1])
         i = len(told) - 1 if self._is_probe else cluster_levels.pick_level(told, request)
         self._used.add(levels.sources[i])
         self._is_probe, start_s = False, time.perf_counter()
-        feeds = request.tensors if request.text is None else feeds_of(self.encode(request.text))
-        reply = self._infer(feeds, start_s, self._target_s, levels.sources[i])
-        ready_s = reply.seconds - self._thread.loaded_s
+        feeds = (r.tensors if r.text is None else feeds_of(self.encode(r.text)) for r in requests)
+        replies = self._infer([(one, start_s) for one in feeds], self._target_s, levels.sources[i])
+        reply, whole_s = replies[0], None
+        n, ready_s = reply.details.partitions[0].tokens, reply.seconds - reply.loaded_s
         with self._timing.lock:
-            self._record_seconds(n, whole_s := levels.observe(i, n, told[i].curve.at(n), ready_s))
-            self._delays.observe(reply.details.predicted_s, ready_s - reply.waited_s)
+            if len(replies) == 1:  # times by length are those of one input
+                self._record_seconds(n, whole_s := levels.observe(i, n, told[i].curve.at(n), ready_s))
+                self._delays.observe(reply.details.predicted_s, ready_s - reply.waited_s)
             self._is_stale |= (reply.accuracy or 1.0) < (told[i].accuracy or 0.0)  # plans have other bits
             ratio = reply.details.predicted_s / self._prior.at(n) if i == len(told) - 1 else 1.0
             if reply.details.switches or not 1 / _OTHER <= ratio <= _OTHER:
                 self._prior, self._is_stale = scale_curve(self._prior, ratio), True
                 self.expect(self._delays.over(self._prior), self._delays.spread(self._prior.at(self._length)))
-        return replace(reply, whole_s=whole_s)
+        return [replace(reply, whole_s=whole_s) for reply in replies]
 
     def reconsider(self) -> bool:
         """Plan once more with slowed workers, and with splits that were slow when one was.
@@ -322,16 +344,6 @@ class ClusterSession(TextSession[ClusterDetails]):
     def _target_of(self, latency: str | float | None) -> float | None:
         return self._target_s if latency is None else parse_seconds(latency)
 
-    def _check_open(self) -> None:
-        if self.is_closed:
-            raise InputError("this session is closed; ask the cluster to open the model again.")
-
-    def _predict(self, length: int, source: Encoder | None = None) -> Prediction:
-        with self._primary.exclusive() as leader:
-            self._check_open()
-            leader.planner.measure(source or self.encoder, length, is_beside=self._is_followed)
-            return leader.planner.solve((source or self.encoder).spec, length)
-
     def _follow_workers(self) -> None:
         usable, is_first = self._primary.usable_workers(), self._times is None
         with self._primary.exclusive() as leader:
@@ -340,17 +352,17 @@ class ClusterSession(TextSession[ClusterDetails]):
         if is_first or new or self._is_stale or usable != self._workers:
             has_come = bool(new) or (not is_first and not {*usable} <= {*(self._workers or ())})
             self._workers, self._is_stale = None, False  # after an error, the next look follows again
-            longest, is_open = inf if is_first else self._longest, self._is_open_ended
-            most = self._runner.search_reach(self._predict) if is_open else self.max_length
+            longest, is_open = inf if is_first else self._runner.longest, self._is_open_ended
+            most = self._runner.search_reach() if is_open else self.max_length
             lengths, near = cluster_levels.lengths_to_plan(most, longest, is_open_ended=is_open)
             self._length = min(self._length, most)
-            plans = {n: self._predict(n) for n in near}
+            plans = {n: self._runner.predict(n) for n in near}
             self._prior = cluster_levels.times_of(plans, self._prior, lengths)
             self.expect(self._delays.over(self._prior), self._delays.spread(self._prior.at(self._length)))
             self.planned_levels = cluster_levels.levels_by(
-                self.encoder, self._accuracy, self._submodels, plans, self._predict, self._prior
+                self.encoder, self._accuracy, self._submodels, plans, self._runner.predict, self._prior
             )
-            self._promised = self.planned_levels.promised
+            self._runner.promised = self.planned_levels.promised
             for source in [x for x in self.planned_levels.sources if has_come and x in self._used]:
                 with self._primary.exclusive() as leader:  # new workers load their weights now
                     leader.planner.begin(source, self._length, ())
@@ -360,11 +372,14 @@ class ClusterSession(TextSession[ClusterDetails]):
         self, value: str | FeedsLike, pair: str | None, latency: str | float | None, is_alone: bool = False
     ) -> Reply[ClusterDetails]:
         start_s, target_s = time.perf_counter(), self._target_of(latency)
-        return self._infer(read_feeds(self, value, pair), start_s, target_s, self.encoder, is_alone)
+        inputs = [(read_feeds(self, value, pair), start_s)]
+        return self._infer(inputs, target_s, is_alone=is_alone)[0]
 
     def _answers(self, asked: Sequence[TextInput], target_s: float | None) -> list[Reply[ClusterDetails]]:
         target_s = self._target_s if target_s is None else target_s
-        return [self._infer(feeds_of(one.encoded), one.start_s, target_s, self.encoder) for one in asked]
+        inputs = [(feeds_of(one.encoded), one.start_s) for one in asked]
+        lengths, most_rows = [one.encoded.n_tokens for one in asked], self.most_items_together
+        return answer_in_batches(lengths, most_rows, inputs, lambda some: self._infer(some, target_s))
 
     def _run(self, feeds: FeedsLike, out: Feeds | None) -> dict[str, np.ndarray]:
         outputs = self(feeds).outputs
@@ -372,27 +387,14 @@ class ClusterSession(TextSession[ClusterDetails]):
 
     def outputs_of(self, numbers: np.ndarray) -> dict[str, Any]:
         """Return the fields of a Reply that follow from the head's output."""
-        is_hidden = self.outputs[0].name == "answer"
-        return {"outputs": {"answer": numbers[None]}} if is_hidden else super().outputs_of(numbers)
+        is_head = self.outputs[0].name != "answer"
+        return super().outputs_of(numbers) if is_head else {"outputs": {"answer": numbers[None]}}
 
     def _infer(
-        self, feeds: Feeds, start_s: float, target_s: float | None, source: Encoder, is_alone: bool = False
-    ) -> Reply[ClusterDetails]:
-        """Return the reply to the encoder's feeds, requested at `start_s`, by the model or a submodel."""
-        prepared = self.encoder.prepare(feeds)
-        ran = self._runner.run(source, prepared, self._check_open, is_alone=is_alone)
-        self._thread.loaded_s = ran.ready_s
-        accuracy = None if self._accuracy is None else self._accuracy.at(ran.details.partitions[1:-1])
-        if source is self.encoder and accuracy is not None and self._promised is not None:
-            self._promised = min(self._promised, accuracy)
-        self._length, self._longest = prepared.rows, max(prepared.rows, self._longest)
-        return Reply(
-            endpoint=self.name,
-            seconds=ran.ended_s - start_s,
-            details=ran.details,
-            length=prepared.rows,
-            waited_s=ran.waited_s,
-            target_s=target_s,
-            accuracy=accuracy,
-            **self.outputs_of(np.asarray(ran.led.answer, np.float32)),
-        )
+        self, asked: TimedFeeds, target_s: float | None, source: Encoder | None = None, is_alone: bool = False
+    ) -> list[Reply[ClusterDetails]]:
+        """Return the replies to inputs that run together."""
+        feeds, starts_s = zip(*asked, strict=True)
+        ran = self._runner.run(feeds, source, is_alone=is_alone)
+        self._length = max(ran.lengths)
+        return ran.replies(self.name, starts_s, target_s, self.outputs_of)

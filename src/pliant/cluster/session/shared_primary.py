@@ -56,6 +56,11 @@ class SharedPrimary:
         """Return the names of the workers that a plan may use now."""
         return tuple(member.name for member in self.status().members if member.is_usable)
 
+    @property
+    def packs_texts(self) -> bool:
+        """Whether all usable workers run several texts together; those of a release before run one."""
+        return all(member.hello.packs_texts for member in self.leader.primary.monitor.usable())
+
     def status(self) -> ClusterStatus:
         """Return the runs, and every worker that ever joined, by name."""
         self.check_open()

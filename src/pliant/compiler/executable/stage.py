@@ -64,16 +64,16 @@ class BoundStage:
         """Raises ValueError for a buffer that is too small."""
         self._form = form
         self._bound = BoundProgram(form.program, kernels)
+        self._outputs = {copy.output: at[copy.output] for copy in form.program.copies}
         for space in self._bound.spaces:
             at[space].require(form.n_bytes.get(space, 0), space)
             self.point(space, at[space])
-        self._outputs = {copy.output: at[copy.output] for copy in form.program.copies}
         self._lengths: tuple[int, ...] | None = None
 
     def point(self, space: str, buffer: Buffer) -> None:
-        """Set the memory of `space`, which is not a copy, to `buffer`, which must have room for the rows of
-        each walk.
-        """
+        """Set the memory of `space` to `buffer`, which must have room for the rows of each walk."""
+        if space in self._outputs:
+            self._outputs[space] = buffer
         self._bound.point(space, buffer)
 
     def walk(self, lengths: tuple[int, ...], pool: ThreadPool) -> None:

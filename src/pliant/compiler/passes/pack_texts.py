@@ -78,6 +78,24 @@ def pack_texts(graph: Graph, texts: TextShape, isa: Isa) -> Graph:
     return replace(found, origins={**origins, **graph.origins})
 
 
+def attend_by_text(graph: Graph) -> Graph:
+    """The graph of one text's rows for several texts with as many rows together, each of which attends to
+    itself; its calls of attention have an extent. `graph` itself if nothing in it attends.
+    """
+    used = [node for node in graph.nodes if node.op == "FusedAttention"]
+    if not used:
+        return graph
+    n_rows = max(input_view(graph, node.inputs[0], node.integers("q_view", None)).shape[2] for node in used)
+    nodes = [_by_text(node) if node in used else node for node in graph.nodes]
+    types = {**graph.types, BLOCKS: TensorType("int64", (n_rows, BLOCK_WORDS))}
+    return rebuild_graph(replace(graph, inputs=(*graph.inputs, BLOCKS), types=types), nodes)
+
+
+def _by_text(node: Node) -> Node:
+    inputs = (*node.inputs[:3], BLOCKS, *node.inputs[3:])
+    return replace(node, op="SelfAttention", inputs=inputs, attributes={**node.attributes, "extent": 1})
+
+
 @final
 class _TextPacker:
     """One walk over the nodes of a graph. A tensor `x` that is packed has the name `x|packed`."""

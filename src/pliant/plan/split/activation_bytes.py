@@ -17,12 +17,15 @@ from pliant.compiler.executable.place_tensors import Lifetime, place_tensors
 from pliant.ir.graph import Graph
 from pliant.ir.partition import Partition, Share
 from pliant.ir.program import TensorPart
+from pliant.kernels.attention.attention_texts import BLOCK_WORDS
 from pliant.kernels.emit.isa import X86_64
 from pliant.models.encoder.encoder_spec import EncoderSpec
 from pliant.plan.split.stage_graphs import StagePort, inputs, outputs, part_of_kind, weight_bytes
 from pliant.plan.split.stages import DeviceStage, StageKind, TensorRegion, stages
 
 _ITEMSIZE = 4
+_BLOCK_BYTES = 8 * BLOCK_WORDS
+"""Bytes per row that tell attention which rows are those of one text."""
 _ROWS = 64
 """Rows of the images whose tensors are scaled, with gaps between rows that fewer rows may not have."""
 _ONE_CALL: Collection[StageKind] = ("mix", "up", "activate", "down")
@@ -73,8 +76,8 @@ def buffer_boxes(stages: Iterable[DeviceStage]) -> dict[BufferKey, TensorPart]:
 def activation_bytes(spec: EncoderSpec, partition: Partition) -> Mapping[str, int]:
     """Return the bytes of each device's activations: between the stages of layers, and inside of them.
 
-    That is what a device allocates, apart from the input and the head; with less than 4 rows up to 64 bytes
-    a row more. 0 for a device that takes no part.
+    They include where the texts of a batch begin. That is what a device allocates, apart from the input and
+    the head; with less than 4 rows up to 64 bytes a row more. 0 for a device that takes no part.
     """
     own: dict[str, list[DeviceStage]] = {device: [] for device in partition.devices}
     for layer in range(2):
@@ -86,7 +89,8 @@ def activation_bytes(spec: EncoderSpec, partition: Partition) -> Mapping[str, in
         between = 2 * partition.tokens * spec.hidden if is_used else 0
         between += sum(box.size for box in buffer_boxes(mine).values())
         inside = max((_inside_bytes(spec, stage) for stage in mine[: len(mine) // 2]), default=0)
-        found[device] = _ITEMSIZE * between + inside
+        blocks = _BLOCK_BYTES * partition.tokens if is_used else 0
+        found[device] = _ITEMSIZE * between + inside + blocks
     return found
 
 

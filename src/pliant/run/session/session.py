@@ -275,10 +275,11 @@ class Session(ABC, Generic[D]):
         self._thread.loaded_s, start_s = 0.0, self._clock()
         reply = self._reply(request)
         seconds = self._clock() - start_s
-        whole_s = max(0.0, seconds - self._thread.loaded_s)
+        loaded_s = min(self._thread.loaded_s, seconds)
+        whole_s = seconds - loaded_s
         with self._timing.lock:
             self._record_seconds(request.length, whole_s)
-        return replace(reply, seconds=seconds, whole_s=whole_s)
+        return replace(reply, seconds=seconds, loaded_s=loaded_s, whole_s=whole_s)
 
     @property
     def most_together(self) -> int:
