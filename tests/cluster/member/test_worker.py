@@ -16,6 +16,8 @@ from pliant.cluster.control.messages import (
     PrepareRequest,
     PrepareSuccess,
     ReleaseRequest,
+    SegmentFailure,
+    SegmentRequest,
     Welcome,
 )
 from pliant.cluster.lead.lead_run import RunRecord
@@ -173,3 +175,29 @@ def test_a_worker_closes_while_a_primary_leaves(
     machine.worker.handle_message("p", Welcome("1"))
     machine.worker.close()
     assert said == ["p"]
+
+
+@pytest.mark.parametrize("lengths", [(3, 3), (8, -1), (7, 0), (1 << 62, 7)])
+def test_texts_that_are_not_the_rows_of_the_plan_are_refused(
+    cluster: FakeCluster, lengths: tuple[int, ...]
+) -> None:
+    """Kernels read the rows that they are told: a primary that lies must not make them read other memory."""
+    cluster.add("a")
+    cluster.primary.wait_for(1, 10.0)
+    worker, answers = cluster.machines["a"].worker, SimpleQueue[AnyMessage]()
+    q = cluster.wires.join("q")
+    q.start(lambda peer, message: answers.put(message), lambda peer: None)
+
+    def answer(kind: type[AnyMessage]) -> AnyMessage:
+        while not isinstance(found := answers.get(timeout=20.0), kind):
+            pass
+        return found
+
+    partition = spread(cluster.spec, 7, "q", "qa")
+    worker.handle_message("q", PrepareRequest(1, "made-up", partition, "fp32", ("q", "a"), {}))
+    answer(PrepareSuccess)
+    worker.handle_message("q", SegmentRequest(0, 1, 1, ("a",), 1.0, lengths))
+    failure = answer(SegmentFailure)
+    assert isinstance(failure, SegmentFailure)
+    assert "are not the plan's 7" in failure.reason
+    q.close()

@@ -27,7 +27,7 @@ class ClusterDetails:
     segment, `partitions` are those of all segments (input, layers, head), `switches` the changes of plan
     inside the run, and `faults` the segments that were repeated. `spans` and `predicted_spans` have one
     entry per step of `program`; `sent_bytes` counts exchanges. `links` are the network's links as used by
-    the last plan.
+    the last plan. `n_together` inputs ran together, and all else is that of their run.
     """
 
     run_s: float
@@ -41,6 +41,7 @@ class ClusterDetails:
     spans: tuple[Span, ...]
     predicted_spans: tuple[Span, ...]
     links: Links
+    n_together: int
 
 
 def details_of(led: RunRecord, planner: AdaptivePlanner, margins: Margins) -> ClusterDetails:
@@ -70,6 +71,7 @@ def details_of(led: RunRecord, planner: AdaptivePlanner, margins: Margins) -> Cl
         spans=led.spans,
         predicted_spans=predicted,
         links=solved[-1].topology.links,
+        n_together=len(led.answers),
     )
 
 
