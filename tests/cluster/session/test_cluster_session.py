@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -11,8 +12,10 @@ import pytest
 
 from pliant.api.open_cluster import Cluster
 from pliant.api.open_encoder import open_encoder
+from pliant.cluster.control.messages import Hello
 from pliant.cluster.member.ready_plan import ReadyPlan
 from pliant.cluster.net.key import new_key
+from pliant.cluster.session.cluster_batches import joint_request
 from pliant.errors import BudgetError, ClusterError, InputError
 from pliant.ir.curve import OUT_OF_REACH_S
 from pliant.ir.dilation import Dilation
@@ -233,6 +236,33 @@ def test_texts_in_a_list_are_answered_in_order(lone: Cluster, tiny_model: Callab
         assert (one.label, one.length) == (single.label, single.length)
     with pytest.raises(InputError, match="text 1 of the list"):
         session([TEXT, " "])
+
+
+def test_requests_run_together_if_the_model_reads_texts_and_all_its_workers_take_several(
+    lone: Cluster, tiny_model: Callable[..., Path], tmp_path: Path
+) -> None:
+    """A worker of the release before would let texts attend to each other, if it holds the model."""
+    with lone.open(tiny_model("bert")) as session:
+        request = session.request({"text": texts(TEXT)})
+        assert session.together(request) == session.together(request) is not None
+        assert session.together(request) != session.together(replace(request, deadline_s=1.0))
+        primary = lone.leader.primary
+        for models, is_told in ((("another",), True), ((session.encoder.identity,), False)):
+            primary.handle_message("old", Hello("0.0.7", "", 1, 10**9, models))
+            assert (session.together(request) is not None) is is_told
+        primary.handle_lost_peer("old")
+        assert session.together(request) is not None
+    with lone.open(other_model(tmp_path, "vit")) as images:
+        assert images.together(images.request(images.sample(images.max_length))) is None
+
+
+def test_a_batch_keeps_the_earliest_deadline_and_the_highest_floor() -> None:
+    """Nobody's terms are worse for the company; the level is chosen for all rows."""
+    tensors = {"ids": np.zeros(3, np.int32)}
+    requests = [Request(n, tensors=tensors, deadline_s=d) for n, d in ((30, None), (5, 0.5), (62, 0.2))]
+    found = joint_request([*requests, Request(3, tensors=tensors, accuracy_floor=0.7)], 512)
+    assert (found.length, found.deadline_s, found.accuracy_floor) == (104, 0.2, 0.7)
+    assert joint_request(requests[:1], 512) == requests[0]
 
 
 def test_a_target_judges_replies_and_plans(lone: Cluster, tiny_model: Callable[..., Path]) -> None:

@@ -94,7 +94,8 @@ class ClusterRunner:
     @property
     def most_rows_together(self) -> int:
         """Rows of a batch; 0 if inputs run alone: of a model without texts, or as a worker's release does."""
-        is_able = self._encoder.limits is not None and self._primary.packs_texts
+        encoder = self._encoder
+        is_able = encoder.limits is not None and self._primary.packs_texts(encoder.identity)
         return min(MOST_ROWS, self.most_rows) if is_able else 0
 
     def search_reach(self) -> int:

@@ -56,10 +56,10 @@ class SharedPrimary:
         """Return the names of the workers that a plan may use now."""
         return tuple(member.name for member in self.status().members if member.is_usable)
 
-    @property
-    def packs_texts(self) -> bool:
-        """Whether all usable workers run several texts together; those of a release before run one."""
-        return all(member.hello.packs_texts for member in self.leader.primary.monitor.usable())
+    def packs_texts(self, identity: str) -> bool:
+        """Return whether all usable workers with a model run several texts together, as of this release."""
+        usable = self.leader.primary.monitor.usable()
+        return all(one.hello.packs_texts for one in usable if identity in one.hello.models)
 
     def status(self) -> ClusterStatus:
         """Return the runs, and every worker that ever joined, by name."""
