@@ -151,7 +151,8 @@ def record_stages(n: int, endpoint: str, waited_s: float, spent_s: float, detail
     """Record the spans of an answer that just ended: `waited_s` in the queue, then `spent_s` of work.
 
     `n` is the length of the input. If `details` are those of a run (`ProgramRun`), a span for each of its
-    lanes lies below that of the work: the run ended with it.
+    lanes lies below that of the work: the run ended with it. A batch may have begun before the part of it
+    that counts as the work of one request.
     """
     context = _CURRENT.get()
     if context is None or not context.tracer.is_recording:
@@ -164,5 +165,6 @@ def record_stages(n: int, endpoint: str, waited_s: float, spent_s: float, detail
     if not isinstance(details, ProgramRun):
         return
     for lane in lane_times(details):
-        start_ns, stop_ns = (end_ns - int(before_s * 1e9) for before_s in (lane.start_s, lane.end_s))
+        times = (end_ns - int(before_s * 1e9) for before_s in (lane.start_s, lane.end_s))
+        start_ns, stop_ns = (max(begun_ns, at_ns) for at_ns in times)
         context.tracer.record(lane.name, work, start_ns, stop_ns, lane.attributes)
