@@ -8,10 +8,12 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from math import inf
+from typing import Any
 
 import pytest
 
 from pliant.errors import NodeError
+from pliant.ir.reply import Reply
 from pliant.ir.times.timing import Timing
 from pliant.serve.answers.admission import Admission
 from pliant.serve.answers.work_item import WorkResult
@@ -189,6 +191,40 @@ def test_a_worker_is_kept_by_nobody_once_its_requests_ended() -> None:
             await made.admission.run(lambda: None, 0.0)  # the thread has gone on
             gc.collect()
             assert kept() is None
+
+    asyncio.run(run())
+
+
+class Loading(Shouting):
+    """A worker that takes a second of `made`, and another one in a first batch of some size to prepare it."""
+
+    def __init__(self, made: Busy) -> None:
+        super().__init__()
+        self._made, self._sizes = made, set[int]()
+
+    def work(self, ones: Sequence[str], is_beside: bool) -> list[Any]:
+        loaded_s = 0.0 if len(ones) in self._sizes else 1.0
+        self._sizes.add(len(ones))
+        self._made.now_s += 1.0 + loaded_s
+        return [Reply({}, one, 1.0 + loaded_s, None, loaded_s=loaded_s) for one in ones]
+
+
+def test_a_batch_is_expected_to_take_what_it_takes_once_the_model_is_ready() -> None:
+    """A first batch that prepared a plan seemed to lose, and its size was tried again only after 256 others.
+    Two requests of a second, one of which expected to prepare for another second, run in one together."""
+
+    async def run() -> None:
+        async with busy(8) as (made, first):
+            worker = Loading(made)
+            ready = QueuedRequest(Timing(1.0, 1.0), 8, key="any")
+            unready = QueuedRequest(Timing(2.0, 2.0), 8, key="any", loading_s=1.0)
+            asks = [asyncio.create_task(made.admission.submit(worker, "a", one)) for one in (ready, unready)]
+            await asyncio.sleep(0)
+            made.gate.set()
+            assert [done.n_together for done in await asyncio.gather(*asks)] == [2, 2]
+            await first
+            found = worker.times.expected(2, 16, Timing(2.0, 2.0))
+            assert found.median_s == pytest.approx(1.0)
 
     asyncio.run(run())
 

@@ -22,6 +22,7 @@ from pliant.serve.answers.work_item import (
     WorkStart,
     deliver,
     item_outcome,
+    repeatable_s,
 )
 from pliant.serve.batching.batch_worker import BatchWorker, WorkerLoad
 from pliant.serve.batching.overload import excess
@@ -302,19 +303,18 @@ class Admission:
         except BaseException as error:  # noqa: BLE001 - the error is passed to the caller
             results = [error] * len(run.items)
         spent_s = self._clock() - run.begun_s
-        is_whole = not any(isinstance(result, BaseException) for result in results)
-        self._end_run(run, spent_s if is_whole else None)
+        self._end_run(run, repeatable_s(results, spent_s))
         pairs = zip(run.items, results, strict=True)
         deliver([(item, item_outcome(item, result, run, spent_s)) for item, result in pairs])
 
     def _end_run(self, run: BatchRun, spent_s: float | None = None) -> None:
-        """End a run; a successful one updates the batch times with `spent_s`."""
+        """End a run; a successful one updates the batch times with `spent_s`, without preparation."""
         with self._lock:
             self._runs.remove(run)
             if spent_s is None:
                 return
             worker = run.items[0].worker
-            alone_s = sum(item.waiting.alone.median_s for item in run.items)
+            alone_s = sum(x.waiting.alone.median_s - x.waiting.loading_s for x in run.items)
             n_items = sum(item.waiting.length for item in run.items)
             times = worker.times_beside if run.is_beside else worker.times
             times.observe(len(run.items), n_items, Timing(alone_s, alone_s), spent_s)

@@ -219,13 +219,15 @@ class SessionEndpoint:
 
     def _queue_entry(self, pending: PendingRequest) -> QueuedRequest:
         """The request as the batch planner sees it."""
-        alone, key = self._time_alone(pending.at(self.clock() + self.backlog_s), is_beside=True)
+        asked = pending.at(self.clock() + self.backlog_s)
+        (alone, key), loading = self._time_alone(asked, is_beside=True), self._served.compiling(asked)
         return QueuedRequest(
             alone,
             pending.length,
             inf if pending.due_s is None else pending.due_s - self._admission.return_delay.bound_s,
             key=None if key is None else (self, key),
             best_effort=pending.best_effort,
+            loading_s=0.0 if loading is None else loading.median_s,
         )
 
     def _time_alone(self, asked: Request, is_beside: bool) -> tuple[Timing, Hashable | None]:

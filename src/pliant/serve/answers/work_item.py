@@ -7,6 +7,7 @@ from contextvars import Context
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, final
 
+from pliant.ir.reply import Reply
 from pliant.serve.batching.batch_times import BatchTimes
 from pliant.serve.batching.batch_worker import BatchWorker
 from pliant.serve.batching.plan_batch import QueuedRequest
@@ -90,6 +91,14 @@ class CallableWorker:
 
     def work(self, ones: Sequence[Callable[[], Any]], is_beside: bool) -> list[Any]:
         return [one() for one in ones]
+
+
+def repeatable_s(results: Sequence[Any], spent_s: float) -> float | None:
+    """The seconds that such a batch takes again, without preparation; None if a request failed."""
+    if any(isinstance(result, BaseException) for result in results):
+        return None
+    loaded_s = max((result.loaded_s for result in results if isinstance(result, Reply)), default=0.0)
+    return max(spent_s - loaded_s, 0.0)
 
 
 def item_outcome(

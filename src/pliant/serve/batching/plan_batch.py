@@ -27,6 +27,8 @@ _LARGER = 1.25
 class QueuedRequest:
     """A waiting request. `alone` is its time by itself; `due_s` is infinity without a deadline.
 
+    `loading_s` of `alone` prepare the model for its shape: later requests need not repeat that.
+
     Requests with an equal `key` may run in one batch; one without a key runs alone. `fair_s` is its start
     time in order of arrival: it determines the order if there is no deadline or the deadline cannot be met.
     With `best_effort`, it is answered even if it is late.
@@ -38,6 +40,7 @@ class QueuedRequest:
     fair_s: float = 0.0
     key: Hashable | None = None
     best_effort: bool = False
+    loading_s: float = 0.0
 
     def start_s(self, now_s: float) -> float:
         """The start time by which requests are ordered."""
