@@ -192,11 +192,18 @@ def test_what_is_found_for_one_length_is_hardly_slower_at_another(
 
 def test_members_hold_more_plans_of_short_inputs_than_of_long_ones() -> None:
     """Those used last; each takes memory by its rows."""
-    short, long = [held(i, 20) for i in range(120)], [held(i, 512) for i in range(9)]
+    short, long = [held(i, 20) for i in range(120)], [held(200 + i, 512) for i in range(9)]
     assert select_recent(short) == short[-96:]
     assert select_recent(long) == long[-4:]
-    assert select_recent([*long, *short[:60]]) == [long[-1], *short[:60]]
+    assert select_recent([*long, *short[:60]]) == [*long[-4:], *short[:60]]
     assert select_recent([]) == []
+
+
+def test_batches_push_out_no_plan_of_a_short_text() -> None:
+    """Sums of texts vary: after eight batches of 256 rows, each text alone prepared its plan again."""
+    texts = [held(i, n) for i, n in enumerate(range(8, 48))]
+    batches = [held(100 + i, 144 + 16 * (i % 8)) for i in range(40)]
+    assert select_recent([*texts, *batches]) == [*texts, *batches[-9:]]
 
 
 def test_members_hold_the_latest_plan_of_each_model() -> None:

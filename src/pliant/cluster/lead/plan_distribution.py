@@ -23,7 +23,7 @@ from pliant.errors import ClusterError
 from pliant.ir.partition import Partition
 from pliant.models.encoder.encoder_source import EncoderSource
 
-_KEPT, _MOST_KEPT, _ROWS_KEPT = 4, 96, 2048
+_KEPT, _MOST_KEPT, _ROWS_KEPT, _SHORT = 4, 96, 2048, 64
 
 
 class PlanNotReadyError(ClusterError):
@@ -162,14 +162,14 @@ def select_recent(held: Sequence[ReadyPlan]) -> list[ReadyPlan]:
     """Return the most recently used plans that members keep, including other lengths and models.
 
     Texts come in all lengths, and preparing a plan takes as long as a short run. A few plans are kept
-    whatever their length, more if they are short, and the latest one of each model, for its weights.
+    whatever their length, more if they are short, and the latest one of each model, for its weights. Long
+    plans, as batches of texts have, do not count among short ones, as most texts alone have.
     """
-    n_rows = accumulate(one.partition.tokens for one in reversed(held))
-    n_kept = sum(n <= _ROWS_KEPT for n in n_rows)
-    n_kept = min(max(n_kept, _KEPT), _MOST_KEPT)
     latest = {one.source.whole.identity: one.number for one in held}
-    return [
-        one
-        for at, one in enumerate(held, n_kept - len(held))
-        if at >= 0 or latest[one.source.whole.identity] == one.number
-    ]
+    kept = {*latest.values()}
+    for is_short in (True, False):
+        recent = [one for one in reversed(held) if (one.partition.tokens <= _SHORT) == is_short]
+        n_rows = accumulate(one.partition.tokens for one in recent)
+        n_kept = max(sum(n <= _ROWS_KEPT for n in n_rows), _KEPT)
+        kept.update(one.number for one in recent[: min(n_kept, _MOST_KEPT)])
+    return [one for one in held if one.number in kept]
