@@ -66,7 +66,7 @@ def test_many_devices_equal_one(name: str, ranks: int, mode: Mode, library: Libr
     name=st.sampled_from(sorted(SPECS)),
     ranks=st.integers(1, 4),
     seed=st.integers(0, 10**6),
-    lengths=st.lists(st.integers(1, 20), min_size=2, max_size=6),
+    lengths=st.lists(st.integers(1, 16), min_size=2, max_size=6),
 )
 def test_texts_that_run_together_are_answered_as_alone(
     mode: Mode, name: str, ranks: int, seed: int, lengths: list[int], library: Library
