@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from pliant.api.open_cluster import Cluster
+from pliant.api.open_encoder import open_encoder
 from pliant.cluster.net.key import new_key
 from pliant.cluster.session.cluster_session import ClusterSession
+from pliant.plan.split.activation_bytes import whole_memory_bytes
 from tests.cluster.processes import PATIENT, WAIT_S, WorkerProcess, workers
 from tests.cluster.test_clustered import write_key
 from tests.serve.nodes import PATIENCE_S, running
@@ -19,6 +21,7 @@ from tests.serve.nodes import PATIENCE_S, running
 TOLERANCE = 1e-4  # float32 sums in another order
 FILMS = ["a charming film", "no", "it is long and dull, and still I liked its end", "fine", "a bore " * 5]
 N_CLIENTS, N_ROUNDS = 16, 4
+LEAST_ROWS = 36
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +83,33 @@ def test_more_texts_than_fit_a_batch_run_in_several(session: ClusterSession) -> 
     once = {text: session.alone(text).outputs["logits"] for text in FILMS}
     for text, reply in zip(asked, replies, strict=True):
         np.testing.assert_allclose(reply.outputs["logits"], once[text], atol=TOLERANCE)
+
+
+def test_texts_together_need_no_more_memory_than_there_is(
+    tiny_model: Callable[..., Path], tmp_path: Path
+) -> None:
+    """A batch counts its rows against the longest input; before that is known, its texts run alone."""
+    model, key = str(tiny_model("bert", max_tokens=64)), write_key(tmp_path / "key", new_key())
+    memory = whole_memory_bytes(open_encoder(model, tmp_path).spec, LEAST_ROWS)
+    with (
+        Cluster("127.0.0.1:0", key=key, threads=1, cache=tmp_path, memory=memory) as made,
+        made.open(model) as short,
+    ):
+        once = {text: short.alone(text) for text in FILMS}
+        assert max(reply.length for reply in once.values()) <= LEAST_ROWS < short.most_items_together
+        assert [short(FILMS[0]).loaded_s for _ in range(2)][1] == 0.0
+        searched = short(FILMS * 2)
+        assert short.curve().at(LEAST_ROWS) > 0.0
+        assert short.most_items_together == LEAST_ROWS
+        replies = short(FILMS * 2)
+        for text, *both in zip(FILMS * 2, searched, replies, strict=True):
+            for reply in both:
+                np.testing.assert_allclose(
+                    reply.outputs["logits"], once[text].outputs["logits"], atol=TOLERANCE
+                )
+        runs = {id(reply.details): reply.details.partitions[0].tokens for reply in replies}
+        assert len(runs) < len(replies)
+        assert max(runs.values()) <= LEAST_ROWS
 
 
 def test_16_clients_of_a_node_share_runs_and_each_gets_its_answer_when_a_worker_is_killed(
