@@ -247,8 +247,13 @@ def test_another_device_alone_has_to_save_its_least_gain_too() -> None:
 def test_weights_that_fit_nowhere_are_refused_with_the_numbers() -> None:
     """Silence or a crash would leave the user to guess that it is memory."""
     devices, links = cluster(5, 2, free_bytes=100)
-    with pytest.raises(BudgetError, match="free in all"):
+    with pytest.raises(BudgetError, match="the 2 devices have 200 B free in all, at most 100 B on one: give"):
         choose_partition(SPEC, 8, devices, links, "d0")
+    alone, links = cluster(5, 1, free_bytes=100)
+    with pytest.raises(
+        BudgetError, match=r"the only device has 100 B free: give more \(`--memory`\), or add a"
+    ):
+        choose_partition(SPEC, 8, alone, links, "d0")
 
 
 def test_a_primary_that_is_no_device_is_refused() -> None:

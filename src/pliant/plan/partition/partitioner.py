@@ -175,9 +175,12 @@ def _too_little_memory(p: PartitionProblem) -> str:
     s = p.sizes
     whole = s.tiled_head.each * s.n_heads + s.tiled_column * s.n_columns
     coded = f" in {_bits_text(s.bits)}" if s.bits else ""
+    free, most = format_bytes(p.memory.sum()), format_bytes(p.memory.max())
+    has = f"the {p.n} devices have {free} free in all, at most {most} on one"
     return (
-        f"the layers' weights take {format_bytes(whole)}{coded}, and the {p.n} devices have "
-        f"{format_bytes(p.memory.sum())} free in all, unevenly: free some, or add a device."
+        f"the layers' weights take {format_bytes(whole)}{coded}, and "
+        f"{has if p.n > 1 else f'the only device has {free} free'}: give more (`--memory`), or add a device "
+        "(`pliant worker --join HOST:PORT`)."
     )
 
 
