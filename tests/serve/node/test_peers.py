@@ -36,6 +36,9 @@ def test_an_upstream_that_joins_is_used_and_one_that_leaves_is_not() -> None:
             assert peers(end, {"add": [up.url + "/"]}).status_code == 200
         until(lambda: target_of(end, 400) == up.url)
         (known,) = peers(end).json()["upstreams"]
+        assert 0.0 <= known.pop("heard_s_ago") < PATIENCE_S, (
+            "an idle upstream that died stays ready for a while"
+        )
         assert known == {"url": up.url, "node": "up", "state": "ready", "reason": None, "is_found": False}
         assert answer_of(end, "x" * 400) == "X" * 400 + "@up"
         until(lambda: peers(end).json()["upstreams"][0]["state"] == "ready")

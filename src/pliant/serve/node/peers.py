@@ -8,6 +8,7 @@ import msgspec
 
 from pliant.cluster.lead.status_report import MemberStatus
 from pliant.errors import InputError, NodeError
+from pliant.route.upstream.peer_state import PeerState
 from pliant.serve.node.serving_node import ServingNode
 from pliant.serve.node.worker_registry import WorkerRegistry
 from pliant.serve.upstream.client import checked_url
@@ -35,7 +36,8 @@ class PeerChanges(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class UpstreamState:
     """The state of an upstream: `state` is ready, unknown, down, aside, circle or mismatch.
 
-    `is_found` is set if it was discovered by its announcement rather than configured.
+    `is_found` is set if it was discovered by its announcement rather than configured. `heard_s_ago` is the
+    time since its last answer, None before the first: without requests, a failure shows at the next ping.
     """
 
     url: str
@@ -43,6 +45,7 @@ class UpstreamState:
     state: str
     reason: str | None
     is_found: bool = False
+    heard_s_ago: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +70,10 @@ class PeerList:
 
 def list_peers(node: ServingNode) -> PeerList:
     """The peers that the router knows."""
-    states, found = (
-        node.router.states(node.clock()),
-        () if node.upstreams is None else node.upstreams.discovered,
-    )
-    cluster = node.workers
+    now_s, cluster = node.clock(), node.workers
+    found = () if node.upstreams is None else node.upstreams.discovered
     return PeerList(
-        tuple(UpstreamState(p.name, p.node, p.state, p.reason, p.name in found) for p in states),
+        tuple(_upstream(peer, peer.name in found, now_s) for peer in node.router.states(now_s)),
         node.router.predecessors.names,
         () if cluster is None else tuple(_worker(member) for member in cluster.status().members),
     )
@@ -167,6 +167,11 @@ def _checked_cluster(node: ServingNode, changes: PeerChanges) -> WorkerRegistry 
     if add & remove:
         raise InputError(f"{', '.join(sorted(add & remove))} is both added and removed; give one of them.")
     return cluster
+
+
+def _upstream(peer: PeerState, is_found: bool, now_s: float) -> UpstreamState:
+    ago_s = None if peer.contact_s is None else now_s - peer.contact_s
+    return UpstreamState(peer.name, peer.node, peer.state, peer.reason, is_found, ago_s)
 
 
 def _worker(member: MemberStatus) -> WorkerState:
