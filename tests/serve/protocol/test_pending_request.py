@@ -41,7 +41,9 @@ def test_terms_that_cannot_be_are_refused(bad: dict[str, object]) -> None:
 @pytest.mark.parametrize("name", ["deadline", "Deadline_S", "deadline_ms", "latency", "floor", "best-effort"])
 def test_a_misspelt_term_is_refused(name: str) -> None:
     """The request would run without its deadline or floor, and nobody would see it."""
-    with pytest.raises(InputError, match=f"'{name}' is unknown; the terms are deadline_s, accuracy_floor"):
+    meant = {"floor": "accuracy_floor", "best-effort": "best_effort"}.get(name, "deadline_s")
+    every = "deadline_s, accuracy_floor, best_effort, objective"
+    with pytest.raises(InputError, match=f"'{name}' is unknown; give {meant}. The terms are {every}"):
         read_terms({name: 0.1})
 
 

@@ -372,10 +372,9 @@ def _cost(n: int, c: Candidate, level: ServiceLevel, seconds: float, objective: 
 def _late(best: Option, terms: Terms) -> str:
     accuracy = "" if best.accuracy is None else f" with an accuracy of {best.accuracy:.4g}"
     return (
-        f"no answer is in time: {(terms.deadline_s or 0.0) * 1e3:.4g} ms are left of the deadline, and the "
-        f"soonest, by {best.name}, takes {best.seconds * 1e3:.4g} ms{accuracy}, and less than "
-        f"{best.bound_s * 1e3:.4g} ms 95 times of 100. Give a longer `deadline_s`, or `best_effort`: true "
-        "for that answer."
+        f"no answer is in time: {terms.left}, and the soonest, by {best.name}, takes "
+        f"{best.seconds * 1e3:.4g} ms{accuracy}, and less than {best.bound_s * 1e3:.4g} ms 95 times of 100. "
+        "Give a longer `deadline_s`, or `best_effort`: true for that answer."
     )
 
 

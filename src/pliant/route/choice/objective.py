@@ -30,6 +30,7 @@ ENERGY = Objective(0.0, 1.0)
 
 def parse_objective(text: str) -> Objective:
     """Parse `time`, `energy`, or `mix:W`: (1 - W) * seconds + W * joules, W in 0..1. Raises InputError."""
+    text = str(text)  # users may give any value
     named = {"time": TIME, "energy": ENERGY}.get(text)
     if named is not None:
         return named

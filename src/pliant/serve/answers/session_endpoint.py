@@ -176,11 +176,10 @@ class SessionEndpoint:
 
     def lateness(self, one: PendingRequest, alone_s: float) -> NodeError:
         """The refusal of a request that leaves no time for others, or they for it."""
-        left_s = max(one.left_s(self.clock()), 0.0)
         why = (
-            f"no answer is in time beside the requests that wait: {left_s * 1e3:.4g} ms are left of the "
-            f"deadline, and this one takes {alone_s * 1e3:.4g} ms of them. Give a longer `deadline_s`, or "
-            "`best_effort`: true for that answer."
+            f"no answer is in time beside the requests that wait: {one.left_text(self.clock())}, and this "
+            f"one takes {alone_s * 1e3:.4g} ms of them. Give a longer `deadline_s`, or `best_effort`: true "
+            "for that answer."
         )
         return self._late(why, self.backlog_s + alone_s)
 
@@ -247,11 +246,10 @@ class SessionEndpoint:
 
     def _late_refusal(self, pending: PendingRequest, soonest_s: float) -> NodeError:
         """The refusal (503) of a request whose soonest local answer takes `soonest_s`."""
-        left_s = max(pending.left_s(self.clock()), 0.0)
         why = (
-            f"no answer is in time: {left_s * 1e3:.4g} ms are left of the deadline after its wait, and the "
-            f"soonest here takes {soonest_s * 1e3:.4g} ms. Give a longer `deadline_s`, or `best_effort`: "
-            "true for that answer."
+            f"no answer is in time: {pending.left_text(self.clock())} after its wait, and the soonest here "
+            f"takes {soonest_s * 1e3:.4g} ms. Give a longer `deadline_s`, or `best_effort`: true for that "
+            "answer."
         )
         return self._late(why, soonest_s)
 

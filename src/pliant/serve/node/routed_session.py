@@ -318,7 +318,8 @@ class RoutedSession(Session[RoutedDetails]):
         terms = terms.with_defaults(self._node.terms)
         given, feeds = asked
         due_s = None if terms.deadline_s is None else clock_s + terms.deadline_s
-        pending = PendingRequest(given, due_s, terms.accuracy_floor, bool(terms.best_effort))
+        asked_of = due_s, terms.accuracy_floor, bool(terms.best_effort)
+        pending = PendingRequest(given, *asked_of, given_s=terms.deadline_s)
         outputs = tuple(RequestedOutput(port, True) for port in self.outputs)
         infer = InferRequest(secrets.token_hex(8), feeds or {}, outputs, NO_TERMS)
         trail = Trail(hops_left=0 if feeds is None else Trail().hops_left).visit(self._node.name)

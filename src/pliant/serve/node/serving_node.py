@@ -319,7 +319,8 @@ class ServingNode:
             own = route.wanted  # joules of a node's default count at the source alone (CRIME 4.4)
             objective = own if own is not None and self.counts_joules else TIME
         due_s = None if terms.deadline_s is None else start_s + terms.deadline_s
-        pending = PendingRequest(given, due_s, terms.accuracy_floor, bool(terms.best_effort), call.client)
+        about = due_s, terms.accuracy_floor, bool(terms.best_effort), call.client
+        pending = PendingRequest(given, *about, given_s=terms.deadline_s)
         id, body = call.id or own_id(), InferBody(call.body, call.header_bytes)
         write = partial(forwarded_body, body, request, given.tensors, self.signature)
         shows = request.explains and call.may_explain is not None and call.may_explain()

@@ -8,7 +8,7 @@ from typing import Any
 from pliant.errors import InputError
 from pliant.ir.endpoint import Request
 from pliant.ir.times.timing import is_in_time
-from pliant.route.choice.request_terms import Terms
+from pliant.route.choice.request_terms import Terms, left_of
 
 LEAST_S = 1e-6
 
@@ -18,7 +18,7 @@ class PendingRequest:
     """A request in progress: its input, its due time on the node's clock, and its accuracy floor.
 
     `client` is the address of the caller. An endpoint works at most `most_s` seconds on it, at the accuracy
-    that this allows, because other requests wait.
+    that this allows, because other requests wait. `given_s` is its whole deadline, for error messages.
     """
 
     request: Request
@@ -27,6 +27,7 @@ class PendingRequest:
     best_effort: bool = False
     client: str = ""
     most_s: float | None = None
+    given_s: float | None = None
 
     @property
     def length(self) -> int:
@@ -48,7 +49,11 @@ class PendingRequest:
     def terms_at(self, now_s: float) -> Terms:
         """The terms at `now_s`, with the remaining time."""
         left_s = None if self.due_s is None else max(self.left_s(now_s), LEAST_S)
-        return Terms(left_s, self.floor, self.best_effort)
+        return Terms(left_s, self.floor, self.best_effort, self.given_s)
+
+    def left_text(self, now_s: float) -> str:
+        """What is left of its deadline at `now_s`, as text for error messages."""
+        return left_of(max(self.left_s(now_s), 0.0), self.given_s)
 
     def at(self, now_s: float) -> Request:
         """The request for an endpoint at `now_s`."""
@@ -63,9 +68,14 @@ class PendingRequest:
         return Terms(left_s, self.floor, self.best_effort or None)
 
 
-_TERMS = ("deadline_s", "accuracy_floor", "best_effort")
-_LIKE_TERMS = ("deadline", "latency", "accuracy", "floor", "best_eff", "best-eff", "besteff")
-"""How misspelt names of terms begin, in any case."""
+_TERMS = ("deadline_s", "accuracy_floor", "best_effort", "objective")
+_LIKE_TERMS = {
+    **dict.fromkeys(("deadline", "latency"), "deadline_s"),
+    **dict.fromkeys(("accuracy", "floor"), "accuracy_floor"),
+    **dict.fromkeys(("best_eff", "best-eff", "besteff"), "best_effort"),
+    "objective": "objective",
+}
+"""How misspelt names of terms begin, in any case, and the terms."""
 
 
 def read_terms(parameters: Mapping[str, Any]) -> Terms:
@@ -75,8 +85,13 @@ def read_terms(parameters: Mapping[str, Any]) -> Terms:
     term: the request would run without it. Other unknown names are those of other servers, and ignored.
     """
     for name in parameters:
-        if name not in _TERMS and name.lower().startswith(_LIKE_TERMS):
-            raise InputError(f"the parameter {name!r:.40} is unknown; the terms are {', '.join(_TERMS)}.")
+        if name in _TERMS:
+            continue
+        meant = next((term for start, term in _LIKE_TERMS.items() if name.lower().startswith(start)), None)
+        if meant is not None:
+            raise InputError(
+                f"the parameter {name!r:.40} is unknown; give {meant}. The terms are {', '.join(_TERMS)}."
+            )
     best_effort = parameters.get("best_effort")
     if "best_effort" in parameters and type(best_effort) is not bool:
         raise InputError(f"best_effort is {best_effort!r:.40}; give true or false.")
