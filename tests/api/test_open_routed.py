@@ -22,6 +22,7 @@ from pliant.plan.split.activation_bytes import whole_memory_bytes
 from pliant.route.choice.energy import LTE, PowerModel
 from pliant.run.process_memory import MemoryBudget
 from pliant.serve.answers.answer_energy import AnswerEnergy
+from pliant.serve.answers.explain_choice import EndpointEstimate
 from pliant.serve.node.routed_session import RoutedSession
 from pliant.serve.node.routing import RoutedDetails, Routing
 from pliant.store.manifest import AccuracyEntry, AccuracyTable, put_accuracy
@@ -79,8 +80,10 @@ def test_a_slow_device_has_its_inputs_answered_above(source: str, expected: list
             np.testing.assert_allclose(reply.logits, logits, atol=TOLERANCE)
             assert reply.label == session.labels[logits.argmax()]  # type: ignore[index]
             assert reply.details.reason == "the most accurate, then the least time"
-            assert [option.name for option in reply.details.others] == ["local"]
-            assert reply.details.expected.seconds < reply.details.others[0].seconds
+            here, above = reply.details.endpoints
+            assert (here.target, above.target, above.is_chosen) == ("local", node.url, True)
+            assert here.total_s is not None
+            assert reply.details.expected.seconds < here.total_s
         replies = session(TEXTS)
         assert [reply.label for reply in replies] == [session(text).label for text in TEXTS]
         outputs = session.run({"text": np.array([TEXTS[0].encode()], object)})
@@ -117,8 +120,9 @@ def test_one_call_opens_a_device_a_cluster_by_its_address_and_a_node_above(
             reply = session(text)
             np.testing.assert_allclose(reply.logits, logits, atol=TOLERANCE)
             assert reply.endpoint in ("local", "cluster", "gateway")
-            others = [option.name for option in reply.details.others]
-            assert sorted([*others, reply.details.expected.name]) == sorted(["local", "cluster", node.url])
+            rows = reply.details.endpoints
+            assert [row.target for row in rows] == ["local", "cluster", node.url]
+            assert [row.target for row in rows if row.is_chosen] == [reply.details.expected.name]
         found = session.explain(tokens=5)
         assert [row.target for row in found.candidates] == ["local", "cluster", node.url]
         assert [row.target for row in found.candidates if row.is_chosen] == [found.target]
@@ -193,6 +197,46 @@ def test_texts_too_long_for_the_memory_of_a_cluster_are_answered_here(
         assert chosen(session, n_long) == "local"
         assert session(long).endpoint == "local"
         assert session(TEXTS[0]).endpoint == "cluster"
+
+
+def test_a_cluster_without_memory_is_out_of_reach_until_workers_come(
+    source: str, expected: list[np.ndarray], tmp_path: Path
+) -> None:
+    """Opening failed without them, though this device can answer. When they died, the cluster was chosen for
+    every request without a deadline, failed each time, and explanations went on to name it."""
+    key = write_key(tmp_path / "key", new_key())
+    n_bytes = whole_weight_bytes(open_encoder(source, tmp_path).spec)
+
+    def cluster_row() -> EndpointEstimate:
+        return session.explain(5).candidates[1]
+
+    with (
+        Cluster("127.0.0.1:0", key=key, threads=1, patience=PATIENT, memory=n_bytes // 2) as cluster,
+        routed(source, cluster=cluster, dilation=SLOW) as session,
+    ):
+
+        def is_answered_here() -> None:
+            reply = session(TEXTS[0])
+            assert reply.endpoint == "local"
+            np.testing.assert_allclose(reply.logits, expected[0], atol=TOLERANCE)
+            for row in (cluster_row(), reply.details.endpoints[1]):
+                assert (row.target, row.total_s, row.is_chosen) == ("cluster", None, False)
+                assert "the layers' weights take" in (row.reason or "")
+                assert "`pliant worker --join" in (row.reason or "")
+            assert session.explain(5).target == "local"
+            assert all(level.curve.at(5) < 1e3 for level in session.levels())
+
+        is_answered_here()
+        for name in ("a", "b"):
+            with workers(cluster.address, key, source, tmp_path, name) as found:
+                cluster.wait(1, WAIT_S)
+                until(lambda: cluster_row().total_s is not None)
+                until(lambda: session(TEXTS[0]).endpoint == "cluster")
+                np.testing.assert_allclose(session(TEXTS[1]).logits, expected[1], atol=TOLERANCE)
+                found[name].kill()
+                assert session(TEXTS[0]).endpoint == "local", "the run fails"
+                until(lambda: cluster_row().total_s is None)
+                is_answered_here()
 
 
 def test_a_cluster_that_a_session_leads_reserves_its_weights_in_the_shared_budget(

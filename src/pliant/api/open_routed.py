@@ -1,11 +1,12 @@
 """Open a model as one session over this device, a cluster and upstream nodes."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
 from pliant.api.open_endpoint import open_endpoint
 from pliant.api.resolve import Source, resolve
+from pliant.errors import BudgetError, ClusterError
 from pliant.quantities import parse_seconds
 from pliant.route.choice.request_terms import Terms
 from pliant.run.process_memory import MemoryBudget
@@ -50,7 +51,8 @@ def open_routed(
                     own["memory"] = owned.enter_context(reserved).n_bytes
                 cluster = owned.enter_context(Cluster(cluster, **own))
             shared = cluster.open(source)  # type: ignore[arg-type]
-            shared.curve()  # measures the devices before the first request
+            with suppress(BudgetError, ClusterError):  # out of reach until workers come; the levels say why
+                shared.look_again()  # measures the devices before the first request
         session = RoutedSession(local, shared, upstreams, terms, routing or Routing(), owned)
         stack.pop_all()
     return session

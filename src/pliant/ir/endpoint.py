@@ -82,7 +82,7 @@ class ServiceLevel:
     unknown. `accuracy` is a fraction, None if it was not measured; then levels are ordered by `fidelity`, the
     part of the whole model that computes. At lengths that there is no memory for, both are `OUT_OF_REACH_S`
     (`limited`). `exchange_j` are the joules by input length that radios take for the bytes that the
-    endpoint's devices exchange; None if they have no radios.
+    endpoint's devices exchange; None if they have no radios. `reason` says why it answers no input now.
     """
 
     curve: Curve
@@ -90,6 +90,7 @@ class ServiceLevel:
     bound: Curve | None = None
     fidelity: float = 1.0
     exchange_j: Curve | None = None
+    reason: str | None = None
 
     def __post_init__(self) -> None:
         for value in (self.accuracy, self.fidelity):
@@ -131,6 +132,11 @@ class ServiceLevel:
     def reaches(self, floor: float) -> bool:
         """Return whether answers have at least the accuracy `floor`; 0 accepts any."""
         return floor <= 0 or (self.accuracy is not None and self.accuracy >= floor - ACCURACY_TOLERANCE)
+
+
+def unreachable_level(reason: str) -> ServiceLevel:
+    """Return the only level of an endpoint that answers no input now, because of `reason`."""
+    return ServiceLevel(Curve(((0, OUT_OF_REACH_S),)), reason=reason)
 
 
 @runtime_checkable

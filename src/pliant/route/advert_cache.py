@@ -82,7 +82,8 @@ def advert_of(
     `behind` returns the nodes that a way's curve depends on. At most `MAX_LEVELS` levels are advertised:
     see `_advertised`.
     """
-    found = [(way, level) for way in ways for level in way.levels]
+    every = [(way, level) for way in ways for level in way.levels]
+    found = [one for one in every if one[1].reason is None] or every
     found.sort(key=lambda one: -one[1].quality)
     losses = [-level.quality for _, level in found]
     falling = _advertised([-loss for loss in reversed(dict.fromkeys(losses))])[::-1]

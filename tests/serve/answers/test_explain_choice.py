@@ -2,8 +2,11 @@
 
 from dataclasses import replace
 
+import pytest
+
+from pliant.errors import BudgetError
 from pliant.ir.curve import Curve
-from pliant.ir.endpoint import ServiceLevel
+from pliant.ir.endpoint import ServiceLevel, unreachable_level
 from pliant.route.choice.energy import LTE, PowerModel
 from pliant.route.choice.objective import ENERGY, TIME
 from pliant.route.choice.request_terms import Terms
@@ -85,3 +88,26 @@ def test_memory_is_explained() -> None:
     )
     node.record_failure("http://up:1", 1.0)
     assert "up to 40. Give a shorter input" in str(explain(node, 41, TIME, Terms(), 1.0))
+
+
+def test_an_endpoint_that_can_answer_nothing_says_why() -> None:
+    """It is no choice, and changes nothing that other nodes are told; alone, its reason is the error."""
+    node, told = router(), (ServiceLevel(Curve(((0, 0.02),)), 0.8),)
+    node.add_endpoint("cluster")
+    node.offer((unreachable_level("its workers left"),), "cluster")
+    node.offer(told)
+    for terms in (Terms(), Terms(deadline_s=0.5), Terms(accuracy_floor=0.7)):
+        found = explain(node, 5, TIME, terms, 1.0)
+        assert found.target == "local"
+        assert str(found).splitlines()[2] == "   cluster          its workers left"
+        row = found.candidates[1]
+        assert (row.constraint, row.total_s, row.most_n, row.accuracy) == (None, None, None, None)
+    (advert,) = node.advertise(1.0).levels
+    assert (advert.accuracy, advert.curve.at(5)) == (0.8, 0.02)
+    node.offer((unreachable_level("its memory is gone"),))
+    assert explain(node, 5, TIME, Terms(), 1.0).target is None
+    with pytest.raises(BudgetError, match="its memory is gone"):
+        node.choose(5, 1.0)
+    assert node.advertise(1.0).levels[-1].answered_points == ()
+    node.offer(told, "cluster")
+    assert explain(node, 5, TIME, Terms(), 1.0).target == "cluster"

@@ -11,7 +11,7 @@ from contextlib import suppress
 import numpy as np
 import pytest
 
-from pliant.errors import InputError
+from pliant.errors import DeadlineError, InputError
 from pliant.ir.curve import Curve
 from pliant.ir.endpoint import Request, ServiceLevel
 from pliant.ir.port import Port
@@ -135,3 +135,46 @@ def test_an_objective_is_text_for_a_session_and_for_a_call() -> None:
         session(feeds, objective="energy")
     with pytest.raises(InputError, match="is not an objective"):
         RoutedSession(local, routing=Routing(objective="cheap"))
+
+
+def test_what_is_explained_is_checked_as_a_request_is() -> None:
+    """A length beyond the model's was explained as possible; other mistakes were raw TypeErrors."""
+    local = Double(1e-3)
+    local.gate.set()
+    feeds = local.sample(1)
+    with RoutedSession(local) as session:
+        for tokens in (-1, 2, 2.5, "x", True):
+            with pytest.raises(InputError, match=f"tokens is {tokens!r}; give a whole number, 0 to 1"):
+                session.explain(tokens)  # type: ignore[arg-type]
+        assert [session.explain(tokens).target for tokens in (0, np.int64(1))] == ["local"] * 2
+        mistakes = {"floor": "0.88", "best_effort": "yes", "objective": 3}
+        for name, value in mistakes.items():
+            with pytest.raises(InputError, match=f"{value!r}.*give"):
+                session(feeds, **{name: value})
+        with pytest.raises(InputError, match=r"accuracy_floor is '0\.88'; give a fraction"):
+            session.explain(1, floor="0.88")  # type: ignore[arg-type]
+
+
+def test_a_reply_lists_every_endpoint_and_why_it_did_not_answer() -> None:
+    """Those that were down, busy or had failed were left out; HTTP lists them (`endpoints`)."""
+    local = Double(1e-3)
+    local.gate.set()
+    with RoutedSession(local, upstreams=["http://127.0.0.1:9"]) as session:
+        until(lambda: session.list_peers().upstreams[0].state == "down")
+        here, above = session(local.sample(1)).details.endpoints
+        assert (here.target, here.is_chosen, here.reason) == ("local", True, None)
+        assert (above.target, above.is_chosen, above.total_s) == ("http://127.0.0.1:9", False, None)
+        assert "does not answer" in (above.reason or "")
+
+
+def test_a_refusal_names_the_deadline_that_was_given() -> None:
+    """It named only what was left of it, a number that the caller had never seen."""
+    local = Double(1.0)
+    with RoutedSession(local) as session:
+        with pytest.raises(
+            DeadlineError, match="ms are left of the deadline of 10 ms, and the soonest, by local"
+        ):
+            session(local.sample(1), latency="10ms")
+        session.retarget(latency="20ms")
+        with pytest.raises(DeadlineError, match="ms are left of the deadline of 20 ms"):
+            session(local.sample(1))

@@ -1,7 +1,8 @@
 """Accuracies that a cluster offers: the whole model's, and those of submodels on its weights (STI 3)."""
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from math import prod
 from statistics import median
 from types import MappingProxyType
@@ -10,9 +11,9 @@ from typing import final
 from pliant.cluster.lead.plan_memory import alternating_bytes
 from pliant.cluster.lead.predict import Prediction
 from pliant.cluster.watch.adapt import find_overloaded
-from pliant.errors import BudgetError, ClusterError
+from pliant.errors import BudgetError, ClusterError, PliantError
 from pliant.ir.curve import Curve
-from pliant.ir.endpoint import ACCURACY_TOLERANCE, RESOLUTION, Request, ServiceLevel
+from pliant.ir.endpoint import ACCURACY_TOLERANCE, RESOLUTION, Request, ServiceLevel, unreachable_level
 from pliant.ir.partition import Partition
 from pliant.ir.times.bounded_level import has_moved
 from pliant.ir.times.timing import Timing
@@ -251,6 +252,37 @@ def _delay_s(other_s: float, predicted_s: float, seconds: float) -> float:
     """Return the delay of an answer as it counts for a plan of `other_s`."""
     late_s = seconds - predicted_s
     return min(late_s, late_s * other_s / predicted_s) if late_s > 0.0 else late_s * other_s / predicted_s
+
+
+@final
+class Availability:
+    """Whether the cluster can answer: `levels` are empty if it can, else the one that says why not.
+
+    After a run that failed, `is_doubted` asks to plan again.
+    """
+
+    levels: tuple[ServiceLevel, ...] = ()
+    is_doubted = False
+
+    @contextmanager
+    def planning(self, *, is_planned: bool) -> Iterator[None]:
+        """Follow an attempt to plan; with earlier plans (`is_planned`), a fault of a worker may pass."""
+        try:
+            yield
+        except PliantError as error:
+            if not is_planned or not isinstance(error, ClusterError):
+                self.levels = (unreachable_level(str(error)),)
+            raise
+        self.levels, self.is_doubted = (), False
+
+    @contextmanager
+    def running(self, *, is_known: bool) -> Iterator[None]:
+        """Follow a run; if it `is_known` that there is no memory for it, its failure is no news."""
+        try:
+            yield
+        except (BudgetError, ClusterError):
+            self.is_doubted |= not is_known
+            raise
 
 
 def pick_level(levels: Sequence[ServiceLevel], request: Request) -> int:

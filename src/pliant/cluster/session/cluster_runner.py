@@ -12,7 +12,7 @@ from pliant.cluster.lead.open_member import PrimaryMember
 from pliant.cluster.lead.packed_rows import packed_rows
 from pliant.cluster.lead.predict import Prediction
 from pliant.cluster.session.cluster_details import ClusterDetails, details_of
-from pliant.cluster.session.cluster_levels import ClusterLevels
+from pliant.cluster.session.cluster_levels import Availability, ClusterLevels
 from pliant.cluster.session.length_reach import LengthReach
 from pliant.cluster.session.plan_readiness import PlanReadiness, is_ready
 from pliant.cluster.session.shared_primary import SharedPrimary
@@ -81,6 +81,7 @@ class ClusterRunner:
     ) -> None:
         self._name, self._encoder, self._primary, self._accuracy = name, encoder, primary, accuracy
         self.bound, self.reach, self._readiness = AdaptiveBound(), LengthReach(), PlanReadiness()
+        self.availability = Availability()
         self.promised: float | None = None
         self.longest = 0
         self.is_closed = self.is_followed = False
@@ -125,7 +126,8 @@ class ClusterRunner:
             self._check_open()
             waited_s, rows = time.perf_counter() - asked_s, packed_rows(lengths, self.most_rows)
             was_ready = is_ready(leader.planner, source, rows)
-            led = self._lead(leader, source, inputs, rows, is_alone)
+            with self.availability.running(is_known=rows > self.most_rows):
+                led = self._lead(leader, source, inputs, rows, is_alone)
             end_s = time.perf_counter()
             details = details_of(led, leader.planner, self._primary.margins)
             if not was_ready:

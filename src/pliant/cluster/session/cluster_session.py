@@ -102,8 +102,7 @@ class ClusterSession(TextSession[ClusterDetails]):
         return self._runner.is_closed
 
     def __repr__(self) -> str:
-        state = "closed" if self.is_closed else f"led by {self._primary.name}"
-        return f"<ClusterSession of {self.name}, {state}>"
+        return f"<ClusterSession of {self.name}, {'closed' if self.is_closed else self._primary.name}>"
 
     # For users
 
@@ -255,7 +254,9 @@ class ClusterSession(TextSession[ClusterDetails]):
         return next(able, whole) if accuracy_floor > 0.0 else whole
 
     def levels(self) -> tuple[ServiceLevel, ...]:
-        """Return the submodels, worst first, and the whole model."""
+        """Return the submodels, worst first, and the whole model; out of reach if `look_again` failed."""
+        if self._runner.availability.levels:
+            return self._runner.availability.levels
         (whole,) = self._level.at(self._expected_curve, self.best)
         return self._limited.at(self.planned_levels.at(whole), self.most_length())
 
@@ -276,9 +277,9 @@ class ClusterSession(TextSession[ClusterDetails]):
         return found.after(self.compiling(request))
 
     def look_again(self) -> None:
-        """Predict times again if the usable workers, or the times of answers, have changed."""
+        """Predict times again if the usable workers, or the times of answers, changed. Raises BudgetError."""
         self._runner.is_followed = True
-        if self._times is not None:
+        with self._runner.availability.planning(is_planned=self._times is not None):
             self._follow_workers()
 
     def answer(self, request: Request) -> Reply[ClusterDetails]:
@@ -349,6 +350,7 @@ class ClusterSession(TextSession[ClusterDetails]):
         with self._primary.exclusive() as leader:
             new = leader.planner.newcomers(self.encoder)
             self._is_stale |= not is_first and self._runner.reach.is_stale(leader.planner.topology)
+        self._is_stale |= self._runner.availability.is_doubted
         if is_first or new or self._is_stale or usable != self._workers:
             has_come = bool(new) or (not is_first and not {*usable} <= {*(self._workers or ())})
             self._workers, self._is_stale = None, False  # after an error, the next look follows again

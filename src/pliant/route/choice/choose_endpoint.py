@@ -200,7 +200,7 @@ def choose(
         )
     best = _best(n, candidates, objective, terms)
     if best.excluded == "memory":
-        raise BudgetError(_too_long(n, best))
+        raise BudgetError(best.level.reason or _too_long(n, best))
     if best.excluded == "floor":
         raise BudgetError(_unreached(best, terms, any(c.best.most_n is not None for c in candidates)))
     if best.excluded == "deadline" and not terms.best_effort:

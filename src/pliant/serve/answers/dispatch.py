@@ -67,6 +67,10 @@ class Dispatcher:
         for local in self.here.values():
             local.offer(pending)
 
+    async def look(self) -> None:
+        """Let this device's idle endpoints notice devices that joined or left."""
+        await asyncio.gather(*[local.watch.look() for local in self.here.values()])
+
     def make_advert(self, predecessor: str | None) -> CurveAdvert:
         """This node's advert for `predecessor`."""
         self.offer()

@@ -196,6 +196,8 @@ def _row(
 ) -> EndpointEstimate:
     if option is None:
         return EndpointEstimate(name, node, is_chosen, None, *_UNKNOWN, None, reason)
+    if option.level.reason is not None:
+        return EndpointEstimate(name, node, is_chosen, None, *_UNKNOWN, None, option.level.reason)
     row = EndpointEstimate(
         name, node, is_chosen, option.accuracy, *_UNKNOWN, option.excluded, reason, most_n=option.level.most_n
     )

@@ -10,7 +10,7 @@ from functools import partial
 from math import ceil, inf
 from typing import Any, final
 
-from pliant.errors import DeadlineError, NodeError, PliantError
+from pliant.errors import BudgetError, ClusterError, DeadlineError, NodeError, PliantError
 from pliant.ir.endpoint import Request, ServiceLevel
 from pliant.ir.reply import Reply
 from pliant.ir.times.timing import Timing, is_hopeless
@@ -21,6 +21,7 @@ from pliant.run.sample_runs import sampling
 from pliant.run.session.session import Session
 from pliant.serve.answers.admission import Admission
 from pliant.serve.answers.answer_energy import AnswerEnergy, PlannedExchanges, PlannedSession
+from pliant.serve.answers.device_watch import DeviceWatch
 from pliant.serve.answers.metrics import Metrics
 from pliant.serve.answers.samples import sample_requests
 from pliant.serve.answers.work_item import WorkResult, WorkStart
@@ -29,14 +30,12 @@ from pliant.serve.batching.plan_batch import QueuedRequest
 from pliant.serve.protocol.pending_request import PendingRequest
 
 _LOG = logging.getLogger("pliant.serve")
-_LOOK_S = 1.0
 _LEARNED = 3
 """Samples to time for each length before the first request, if they are fast."""
 _PREPARED = (64, 128, 256, 512)
 """Lengths for which batched execution is prepared before the first request, if time is left."""
 _LONGER = 2.5
 """Expected preparation time of the next of these lengths, relative to the last."""
-
 _RESTS = 3.0
 """Time without preparing another shape, as a multiple of the time that the last one took."""
 
@@ -67,9 +66,7 @@ class SessionEndpoint:
         self._exchanges = PlannedExchanges()
         self._metrics, self._on_refit, self.clock = metrics, on_refit, clock
         self._probing: asyncio.Task[None] | None = None
-        self._looking: asyncio.Task[None] | None = None
-        self._looked_s, self._look_takes_s = clock(), 0.0
-        self._may_change = type(served).look_again is not Session.look_again
+        self.watch = DeviceWatch(served, admission, clock)
         self._has_shapes = type(served).compiling is not Session.compiling
         self._unready: Request | None = None
         self._rests_until_s = -inf
@@ -129,9 +126,8 @@ class SessionEndpoint:
         self._router.set_wait(wait_s, now_s, self.name, needs)
         if may_look and self._unready is not None:
             asyncio.get_running_loop().call_soon(self._prepare_unready)  # once the choice is made
-        if may_look and self._may_change and now_s - self._looked_s > _LOOK_S and self._admission.is_idle:
-            self._looked_s = now_s
-            self._looking = asyncio.get_running_loop().create_task(self._look())
+        if may_look:
+            self.watch.begin()
 
     def offer_length(self, n: int) -> None:
         """As `offer`, for a sample of length n, which is not asked."""
@@ -151,6 +147,9 @@ class SessionEndpoint:
             raise self._late_refusal(pending, waiting.alone.median_s) from None
         except NodeError as error:  # logged here, in the context of the request that failed, not of its batch
             self._log_failure(error)
+            raise
+        except (BudgetError, ClusterError):
+            self.watch.expire()
             raise
         finally:
             # Otherwise the router would keep the last wait until the next request.
@@ -311,12 +310,6 @@ class SessionEndpoint:
                 if not self._admission.run_now(partial(sampling()(self._served.prepare_together), n)).result:
                     return
             took_s = self.clock() - start_s
-
-    async def _look(self) -> None:
-        """Let the session detect added or removed devices, off the event loop, since that may be slow."""
-        with suppress(PliantError):
-            done = await self._admission.run(self._served.look_again, self._look_takes_s)
-            self._look_takes_s = done.spent_s
 
     def _needs(self, asked: Request, needs: InputNeeds) -> InputNeeds:
         """`needs` with those of the shape of a request."""

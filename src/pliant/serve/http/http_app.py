@@ -263,6 +263,7 @@ class _Paths:
         if len(set(names)) < len(names) or not set(names) <= set(EXPLAINED):
             raise InputError(f"{EXPLAIN_PATH} takes each of {', '.join(EXPLAINED)} once.")
         terms = Terms(_number(asked, "deadline_s"), _number(asked, "accuracy_floor"))
+        await self._node.dispatcher.look()
         return _json(self._node.explain(int(text), terms, asked.get("objective")))
 
     async def failed(self, request: Request, error: Exception) -> Response:

@@ -25,7 +25,7 @@ from pliant.run.session.ports import Feeds, copy_into
 from pliant.run.session.session import Session
 from pliant.run.session.text_feeds import as_bytes
 from pliant.run.session.text_session import TextSession
-from pliant.serve.answers.explain_choice import Explanation
+from pliant.serve.answers.explain_choice import Explanation, explain_answer
 from pliant.serve.answers.routed_request import RoutedAnswer, RoutedRequest
 from pliant.serve.node.loop_thread import LoopThread
 from pliant.serve.node.peers import PeerList, change_peers, list_peers, read_changes
@@ -142,12 +142,17 @@ class RoutedSession(Session[RoutedDetails]):
     ) -> Explanation:
         """Explain the current choice for an input of `tokens` items, endpoint by endpoint.
 
-        The other arguments are those of a call. Raises InputError.
+        The other arguments are those of a call. Raises InputError for more items than the model reads, and
+        for terms out of range.
         """
+        is_whole = isinstance(tokens, int | np.integer) and not isinstance(tokens, bool)
+        if not is_whole or not 0 <= tokens <= self.max_length:
+            raise InputError(f"tokens is {tokens!r:.40}; give a whole number, 0 to {self.max_length}.")
         terms = Terms(None if latency is None else parse_seconds(latency), floor)
 
         async def explained() -> Explanation:
-            return self._node.explain(tokens, terms, objective)
+            await self._node.dispatcher.look()
+            return self._node.explain(int(tokens), terms, objective)
 
         return self._loop.run(explained())
 
@@ -234,6 +239,7 @@ class RoutedSession(Session[RoutedDetails]):
         """The best endpoint's times for each accuracy, without queues."""
 
         async def told() -> tuple[ServiceLevel, ...]:
+            await self._node.dispatcher.look()
             return self._node.dispatcher.make_advert(None).levels
 
         return self._loop.run(told())
@@ -349,7 +355,8 @@ class RoutedSession(Session[RoutedDetails]):
     ) -> Reply[RoutedDetails]:
         choice, content = answer.choice, answer.content
         inner = None if isinstance(content, InferBody) else content.details
-        chosen = (choice.reason, choice.option, choice.runners_up)
+        rows = explain_answer(self._node.router, length, choice, self._node.clock())
+        chosen = (choice.reason, choice.option, rows)
         details = RoutedDetails(answer.node, *chosen, inner, answer.is_hedged, answer.unused)
         if not isinstance(content, InferBody):
             return replace(

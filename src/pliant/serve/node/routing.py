@@ -9,6 +9,7 @@ from pliant.route.choice.energy import PowerModel, RadioModel
 from pliant.route.choice.objective import TIME, Objective
 from pliant.route.router_settings import RouterSettings
 from pliant.serve.access.security import Tls
+from pliant.serve.answers.explain_choice import EndpointEstimate
 from pliant.serve.answers.routed_request import UnusedWork
 
 
@@ -41,8 +42,9 @@ class Routing:
 
 @dataclass(frozen=True, slots=True)
 class RoutedDetails:
-    """Why an endpoint answered: the rule, its estimate, and those of the others, best first.
+    """Why an endpoint answered: the rule, its estimate (`expected`), and those of all endpoints.
 
+    `endpoints` lists them as `explain` does; one that is away, was busy or had failed has a `reason`.
     `node` is the node that computed the answer. `details` are those of the local session that answered, None
     for another node's answer. If `is_hedged`, a second endpoint got the request as well, or it moved there;
     `unused` is then the work of this device for an answer that is not used.
@@ -51,7 +53,7 @@ class RoutedDetails:
     node: str
     reason: str
     expected: Option
-    others: tuple[Option, ...]
+    endpoints: tuple[EndpointEstimate, ...]
     details: Any
     is_hedged: bool = False
     unused: UnusedWork | None = None
