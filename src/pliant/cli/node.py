@@ -247,7 +247,12 @@ class NodeArguments:
         ),
     ] = None
     workers: Annotated[
-        int | None, typer.Option(help="Number of the cluster's workers to wait for.", min=0, show_default="1")
+        int | None,
+        typer.Option(
+            help="Number of the cluster's workers to wait for before serving.",
+            min=0,
+            show_default="0 where this device can answer, else 1",
+        ),
     ] = None
     key: KeyFile = None
     dilate: Slower = 1.0

@@ -16,9 +16,9 @@ from pliant.cli.shared import model_arguments
 from pliant.cli.shared.model_arguments import ModelArguments
 from pliant.cli.shared.node_models import model_entries
 from pliant.cluster.net.key import new_key
-from pliant.errors import BudgetError, InputError
+from pliant.errors import BudgetError, ClusterError, InputError
 from pliant.run.process_memory import MemoryBudget
-from pliant.serve.repository.model_entry import ModelEndpoints
+from pliant.serve.repository.model_entry import ModelEndpoints, OpenModel
 from tests.cluster.processes import small_model
 from tests.cluster.test_clustered import write_key
 from tests.graded_store import graded_store as graded_store
@@ -115,6 +115,41 @@ def test_a_limit_of_its_own_is_reserved_for_each_of_a_model_and_its_cluster(
             opened.local.close()
             opened.close()
         assert memory.free_bytes == memory.total_bytes
+
+
+def test_a_model_that_can_be_answered_waits_for_no_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A node that restarted while its worker was away was down for 120 s, though it could answer itself."""
+
+    def opened(source: str, upstream: list[str] | None = None, **more: Any) -> OpenModel:
+        args = NodeArguments(
+            model=[source], threads=1, cluster="127.0.0.1:0", key=key, upstream=upstream, **more
+        )
+        (entry,) = model_entries(args, ())
+        return entry.open(None)
+
+    monkeypatch.setattr(model_arguments, "PATIENCE_S", 0.5)
+    key, split_only = write_key(tmp_path / "key", new_key()), small_model(tmp_path)
+    one = opened(str(write_model(tmp_path / "bert", tiny_spec())))
+    assert one.cluster is not None
+    assert one.cluster.levels()[-1].reason is None
+    one.local.close()
+    one.close()
+    assert "is served at once; workers may join its cluster at 127.0.0.1:" in capsys.readouterr().err
+    above = opened(split_only, upstream=["http://127.0.0.1:9"], memory="100KB")
+    (level,) = above.local.levels()
+    assert "the layers' weights take" in (level.reason or "")
+    above.local.close()
+    above.close()
+    said = capsys.readouterr().err
+    assert "is served without its cluster at 127.0.0.1:" in said
+    assert "waiting for" not in said
+    with pytest.raises(BudgetError, match="the layers' weights take"):
+        opened(split_only, memory="100KB", workers=0)
+    for more in ({"workers": 1}, {"workers": 1, "upstream": ["http://127.0.0.1:9"]}, {}):
+        with pytest.raises(ClusterError, match="1 worker"):
+            opened(split_only, **more)
 
 
 def test_a_served_text_encoder_multiplies_in_the_given_arithmetic() -> None:

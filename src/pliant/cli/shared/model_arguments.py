@@ -24,7 +24,7 @@ from pliant.cli.shared.refuse_options import refuse_options
 from pliant.cli.shared.show import say
 from pliant.cli.shared.verb_options import has_accuracy, no_examples_error
 from pliant.cli.shared.weight_bits import WeightBits, parse_weights
-from pliant.errors import InputError, ModelError, NodeError
+from pliant.errors import BudgetError, ClusterError, InputError, ModelError, NodeError
 from pliant.ir.dilation import Dilation
 from pliant.models.onnx.onnx_text import OnnxText, open_onnx_text
 from pliant.plan.precision import TOLERANCE, ComputePrecision
@@ -82,12 +82,15 @@ class ModelArguments:
     announce: bool = False
     load: bool = True
 
-    def entry(self, endpoints: ModelEndpoints) -> ModelEntry:
-        """Return the entry for a repository. Raises PliantError for a source that names no model."""
+    def entry(self, endpoints: ModelEndpoints, *, has_upstreams: bool = False) -> ModelEntry:
+        """Return the entry for a repository. Raises PliantError for a source that names no model.
+
+        With `has_upstreams` a model that only a cluster runs waits for no worker: upstreams may answer.
+        """
         model = self.resolve_model()
         return ModelEntry(
             key=ModelKey(model.name, self.version),
-            open=partial(self.open_sessions, measured=MeasuredBytes()),
+            open=partial(self.open_sessions, measured=MeasuredBytes(), has_upstreams=has_upstreams),
             source=self.source,
             settings=self,
             stamp=self._stamp,
@@ -134,7 +137,9 @@ class ModelArguments:
             refuse_options(model, self, of_cluster, "it is for --cluster")
         return model
 
-    def open_sessions(self, memory: MemoryBudget | None, measured: MeasuredBytes) -> OpenModel:
+    def open_sessions(
+        self, memory: MemoryBudget | None, measured: MeasuredBytes, *, has_upstreams: bool = False
+    ) -> OpenModel:
         """Open this device's session and the cluster's; only the latter for models that only clusters run.
 
         They share `memory` with other models. A limit of the model's own is reserved in it instead, or else,
@@ -146,7 +151,9 @@ class ModelArguments:
             local = None
             if not isinstance(model, EncoderModel) or self.cluster is None:
                 local = self._local(model, memory, measured, stack)
-            shared = None if self.cluster is None else self._of_cluster(model, memory, stack)
+            shared = None
+            if self.cluster is not None:
+                shared = self._of_cluster(model, memory, stack, is_alone=local is None and not has_upstreams)
             answers = local or shared
             assert answers is not None
             radio = None if self.cluster_radio is None else read_radio(self.cluster_radio)
@@ -190,8 +197,14 @@ class ModelArguments:
             budget.reserve_fixed(reserved, measured.n_bytes)
         return session
 
-    def _of_cluster(self, model: Model, budget: MemoryBudget | None, stack: ExitStack) -> Session[Any]:
-        """Raises BudgetError if the budget is too small for its weights on this device."""
+    def _of_cluster(
+        self, model: Model, budget: MemoryBudget | None, stack: ExitStack, *, is_alone: bool
+    ) -> Session[Any]:
+        """Raises BudgetError if the budget is too small for its weights on this device.
+
+        If nothing else answers (`is_alone`), waits for a worker, and raises BudgetError as well if the memory
+        of its devices is too small; otherwise it may be out of reach until workers come.
+        """
         from pliant.api.member_options import reserve_weights  # needs pyzmq
         from pliant.api.open_cluster import Cluster
         from pliant.cluster.net.zmq_sockets import host_and_port, is_every_address
@@ -219,10 +232,20 @@ class ModelArguments:
             )
         )
         shared = cluster.open(self.source)  # before the wait for workers: it may be unreadable
-        cluster.wait(1 if self.workers is None else self.workers, PATIENCE_S)
+        if is_waiting := self.workers is not None or is_alone:
+            cluster.wait(1 if self.workers is None else self.workers, PATIENCE_S)
+        address = cluster.address.removeprefix("tcp://")
         shared.name = model.name
         shared.budgeted = reserved
-        shared.curve()  # measures the devices before the first request
+        try:
+            shared.look_again()  # measures the devices before the first request
+        except (BudgetError, ClusterError) as error:
+            if is_alone:
+                raise
+            say(f"{model.name} is served without its cluster at {address} until workers come: {error}")
+        else:
+            if not is_waiting:
+                say(f"{model.name} is served at once; workers may join its cluster at {address} at any time.")
         return shared
 
     def _watts_by_name(self) -> dict[str, str]:

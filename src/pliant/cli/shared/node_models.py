@@ -169,11 +169,17 @@ def model_entries(args: "NodeArguments", tables: Sequence[TomlTable]) -> list[Mo
         common |= {name: tuple(getattr(args, name) or ()) for name in ("worker_power", "worker_radio")}
         common |= {"name": args.model_name}
         common |= {"memory": None if shares_memory(args) else args.memory}
-    entries = [ModelArguments(**common | parse_model(text)).entry(ModelEndpoints()) for text in named]
+
+    def entry_of(model: ModelArguments, own: ModelEndpoints) -> ModelEntry:
+        upstreams = args.upstream if own.upstreams is None else own.upstreams
+        discovers = args.discover if own.discovers is None else own.discovers
+        return model.entry(own, has_upstreams=bool(upstreams or discovers))
+
+    entries = [entry_of(ModelArguments(**common | parse_model(text)), ModelEndpoints()) for text in named]
     for table in tables:
         announce = {"announce": table.get("announce", args.announce)}
         model = ModelArguments(**common | announce | _model_fields(table))
-        entries.append(model.entry(_endpoints(table)))
+        entries.append(entry_of(model, _endpoints(table)))
     return entries
 
 
