@@ -124,7 +124,7 @@ def test_a_source_that_is_none_is_refused_beside_upstreams() -> None:
     ("options", "said"),
     [
         ({"compute": "fp16"}, "compute is 'fp16'; give one of fp32, bf16, int8, auto"),
-        ({"examples": ["a"]}, "examples are compared for compute='auto' only"),
+        ({"examples": ["a"]}, "examples are for compute='auto', and for weights of 1 to 6 bits"),
         ({"compute": "auto", "examples": "a"}, "examples of a text encoder must be a list of texts"),
         ({"compute": "auto", "examples": [("a", 1)]}, r"or of pairs as \(text, pair\)"),
         (

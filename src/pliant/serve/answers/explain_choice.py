@@ -183,36 +183,32 @@ def _rows(
             row = replace(row, memory=memory_of(name, n, None if option is None else option.accuracy))
         rows.append(row)
     for peer in router.states(now_s):
-        row = _row(peer.name, peer.node, found.get(peer.name), n, peer.name == target, _reason(peer))
-        if power is not None and radio is None:
-            row = replace(row, uncounted="--radio")
         age_s = None if peer.contact_s is None else now_s - peer.contact_s
-        rows.append(replace(row, age_s=age_s, rtt_s=peer.rtt_s, bandwidth_Bps=peer.bandwidth_Bps))
+        link, option = (age_s, peer.rtt_s, peer.bandwidth_Bps), found.get(peer.name)
+        row = _row(peer.name, peer.node, option, n, peer.name == target, _reason(peer), link)
+        rows.append(replace(row, uncounted="--radio") if power is not None and radio is None else row)
     return tuple(rows)
 
 
 def _row(
-    name: str, node: str | None, option: Option | None, n: int, is_chosen: bool, reason: str | None
+    name: str,
+    node: str | None,
+    option: Option | None,
+    n: int,
+    is_chosen: bool,
+    reason: str | None,
+    link: tuple[float | None, float | None, float | None] = (None, None, None),
 ) -> EndpointEstimate:
-    if option is None:
-        return EndpointEstimate(name, node, is_chosen, None, *_UNKNOWN, None, reason)
-    if option.level.reason is not None:
-        return EndpointEstimate(name, node, is_chosen, None, *_UNKNOWN, None, option.level.reason)
-    row = EndpointEstimate(
-        name, node, is_chosen, option.accuracy, *_UNKNOWN, option.excluded, reason, most_n=option.level.most_n
-    )
+    if option is None or option.level.reason is not None:
+        reason = reason if option is None else option.level.reason
+        return EndpointEstimate(name, node, is_chosen, None, *_UNKNOWN, None, reason, *link)
+    about = name, node, is_chosen, option.accuracy
     if option.excluded == "memory":
-        return row
+        return EndpointEstimate(*about, *_UNKNOWN, option.excluded, reason, *link, option.level.most_n)
     answer_s = option.level.curve.at(n)
-    return replace(
-        row,
-        transfer_s=option.seconds - answer_s,
-        answer_s=answer_s,
-        total_s=option.seconds,
-        bound_s=option.bound_s,
-        energy_j=option.energy_j,
-        compiling_s=option.compiling_s or None,
-    )
+    times = option.seconds - answer_s, answer_s, option.seconds, option.bound_s, option.energy_j
+    more = option.level.most_n, option.compiling_s or None
+    return EndpointEstimate(*about, *times, option.excluded, reason, *link, *more)
 
 
 def _reason(peer: PeerState) -> str | None:
