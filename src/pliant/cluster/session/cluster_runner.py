@@ -16,6 +16,7 @@ from pliant.cluster.session.cluster_levels import Availability, ClusterLevels
 from pliant.cluster.session.length_reach import LengthReach
 from pliant.cluster.session.plan_readiness import PlanReadiness, is_ready
 from pliant.cluster.session.shared_primary import SharedPrimary
+from pliant.cluster.watch.adapt import Topology
 from pliant.errors import BudgetError, InputError
 from pliant.ir.reply import Reply
 from pliant.ir.times.bounds import AdaptiveBound
@@ -98,6 +99,10 @@ class ClusterRunner:
         encoder = self._encoder
         is_able = encoder.limits is not None and self._primary.packs_texts(encoder.identity)
         return min(MOST_ROWS, self.most_rows) if is_able else 0
+
+    def must_plan_again(self, topology: Topology) -> bool:
+        """Return whether memory has changed too much for the latest plans, or a run has failed since."""
+        return self.availability.is_doubted or self.reach.is_stale(topology)
 
     def search_reach(self) -> int:
         """Return the longest input that there is memory for, and keep its plan for others without one."""

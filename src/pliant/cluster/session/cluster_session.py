@@ -255,10 +255,9 @@ class ClusterSession(TextSession[ClusterDetails]):
 
     def levels(self) -> tuple[ServiceLevel, ...]:
         """Return the submodels, worst first, and the whole model; out of reach if `look_again` failed."""
-        if self._runner.availability.levels:
-            return self._runner.availability.levels
-        (whole,) = self._level.at(self._expected_curve, self.best)
-        return self._limited.at(self.planned_levels.at(whole), self.most_length())
+        return self._runner.availability.levels or self._limited.at(
+            self.planned_levels.at(*self._level.at(self._expected_curve, self.best)), self.most_length()
+        )
 
     def most_length(self, like: Request | None = None) -> int | None:
         return self._runner.reach.most_n
@@ -349,8 +348,7 @@ class ClusterSession(TextSession[ClusterDetails]):
         usable, is_first = self._primary.usable_workers(), self._times is None
         with self._primary.exclusive() as leader:
             new = leader.planner.newcomers(self.encoder)
-            self._is_stale |= not is_first and self._runner.reach.is_stale(leader.planner.topology)
-        self._is_stale |= self._runner.availability.is_doubted
+            self._is_stale |= not is_first and self._runner.must_plan_again(leader.planner.topology)
         if is_first or new or self._is_stale or usable != self._workers:
             has_come = bool(new) or (not is_first and not {*usable} <= {*(self._workers or ())})
             self._workers, self._is_stale = None, False  # after an error, the next look follows again

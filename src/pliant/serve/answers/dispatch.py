@@ -59,8 +59,7 @@ class Dispatcher:
         self.upstreams: Upstreams | None = None
         self._signature, self._clock = signature, clock
         self._moving = asyncio.Lock()
-        """Requests move to other endpoints one at a time, so that each sees the queue that the last has
-        joined."""
+        """Requests move to others one at a time, so that each sees the queue that the last has joined."""
 
     def offer(self, pending: PendingRequest | None = None) -> None:
         """Update the router with the state of this device's endpoints, for `pending`."""
@@ -93,10 +92,9 @@ class Dispatcher:
             if answer is not None:
                 self._fail_blamers(tries.blaming)
                 spent = NodeTime(tried_s + answer.spent.seconds, answer.spent.waited_s)
-                if not tries.is_hedged:
-                    return replace(answer, spent=spent)
-                unused = tries.unused_work(answer.target, asked.pending.length, self._clock())
-                return replace(answer, spent=spent, is_hedged=True, unused=unused)
+                n, is_hedged = asked.pending.length, tries.is_hedged
+                unused = tries.unused_work(answer.target, n, self._clock()) if is_hedged else None
+                return replace(answer, spent=spent, is_hedged=is_hedged, unused=unused)
             if not may_forward(tries.failed, self.here):
                 asked = replace(asked, trail=replace(asked.trail, hops_left=0))
 
@@ -386,14 +384,12 @@ class Dispatcher:
         if most_s is not None:
             pending = replace(pending, most_s=most_s)
         done = await local.answer(pending, start)
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():  # work that has begun was completed all the same
+        if (task := asyncio.current_task()) and task.cancelling():  # begun work was completed all the same
             self.metrics.count_unused(local.name, tries.is_hedged, done.spent_s, done.result.energy_j)
         record_stages(pending.length, local.name, done.waited_s, done.spent_s, done.result.details)
         where = "here" if local.name == LOCAL else f"by {local.name}"
         _LOG.info("%s: length %d, answered %s in %.6f s", asked.id, pending.length, where, done.spent_s)
-        reply = done.result
-        spent = NodeTime(done.waited_s + done.spent_s, done.waited_s)
+        reply, spent = done.result, NodeTime(done.waited_s + done.spent_s, done.waited_s)
         node = self.router.name
         return RoutedAnswer(reply, local.name, node, spent, choice, reply.energy_j, reply.accuracy)
 
