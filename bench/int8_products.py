@@ -69,9 +69,8 @@ def main() -> None:
     opts = options(__doc__ or "")
     rounds = 5 if opts.quick else 21
     isa = host_isa()
-    report = Report(
-        "int8_products", f"{ROWS} rows or tokens, weights of 6 bits, row {isa.name}{isa.features}", opts
-    )
+    page = "int8_products" if isa.has_dot else "int8_errors"
+    report = Report(page, f"{ROWS} rows or tokens, weights of 6 bits, row {isa.name}{isa.features}", opts)
     subjects = (("MiniLM-L6", MINILM), *(() if opts.quick else (("BERT-base", BERT),)))
     if not isa.has_dot:
         report.note(

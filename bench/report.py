@@ -29,6 +29,7 @@ _MEASURES = {
     "compile_folded": _COMPILER,
     "compile_int8": _COMPILER,
     "int8_products": _COMPILER,
+    "int8_errors": (*_COMPILER, "store"),
     "int8_outliers": ("kernels", "store"),
     "cpu_arm": ("kernels",),
     "amx": _COMPILER,
