@@ -124,8 +124,9 @@ def test_a_source_that_is_none_is_refused_beside_upstreams() -> None:
     ("options", "said"),
     [
         ({"compute": "fp16"}, "compute is 'fp16'; give one of fp32, bf16, int8, auto"),
-        ({"examples": ["a"]}, "examples are for compute='auto', and for weights of 1 to 6 bits"),
+        ({"examples": ["a"]}, "examples of a text encoder are for compute='auto', not for compute='fp32'"),
         ({"compute": "auto", "examples": "a"}, "examples of a text encoder must be a list of texts"),
+        ({"compute": "auto", "examples": {"a": 1}}, "examples of a text encoder must be a list of texts"),
         ({"compute": "auto", "examples": [("a", 1)]}, r"or of pairs as \(text, pair\)"),
         (
             {"compute": "auto", "examples": ["a"], "tolerance": -1.0},

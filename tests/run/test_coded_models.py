@@ -3,6 +3,7 @@
 import json
 import shutil
 import subprocess
+import weakref
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -20,6 +21,7 @@ from pliant.compiler.aot.ahead_of_time import write_c
 from pliant.compiler.aot.compiled_directory import save
 from pliant.errors import InputError
 from pliant.store.coding.matrix import code_matrix
+from tests.models.onnx_models import parse
 from tests.rows import FORMS
 from tests.store.coding.test_matrix import meant, read, weights
 
@@ -147,9 +149,81 @@ def test_the_command_line_takes_files_of_examples(model: Path, tmp_path: Path) -
 
 
 def test_examples_that_do_not_fit_are_refused(model: Path) -> None:
-    """When the session is opened, not by its first run."""
-    with pytest.raises(InputError, match=r"'ids' is missing; there is no input 'x'"):
+    """When the session is opened, not by its first run; the message names the example, not a request."""
+    with pytest.raises(InputError, match=r"example 0 .*'ids' is missing; there is no input 'x'"):
         pliant.compile(model, weights=4, examples=[{"x": np.zeros(3)}])
+    wrong = {"ids": np.zeros(3, np.int64)}
+    for options in ({"weights": 4}, {"compute": "auto"}):
+        with pytest.raises(InputError, match=r"example 1 does not fit the model: input 'ids' is int64\[3\]"):
+            pliant.compile(model, threads=1, examples=[ids(1, 2), wrong], **options)
+    with pytest.raises(InputError, match=r"example 0 .*only casts that lose nothing"):
+        pliant.open(model, weights=4, examples=[{"ids": np.zeros((1, 3))}])
+
+
+@pytest.mark.parametrize("examples", [ids(1, 3), np.zeros((1, 3)), iter([ids(1, 3)]), "ids"])
+def test_examples_that_are_no_list_are_refused(model: Path, examples: Any) -> None:
+    """One example without its list was read as the names of its inputs."""
+    for options in ({"weights": 4}, {"compute": "auto"}, {}):
+        with pytest.raises(InputError, match=r"must be a list of feeds, .*: give examples=\[feeds, \.\.\.\]"):
+            pliant.compile(model, examples=examples, **options)
+
+
+def test_examples_are_freed_when_the_weights_are_coded(model: Path) -> None:
+    """`memory` does not count them; a session that is closed before has no use for them either."""
+    for is_run in (True, False):
+        examples = [ids(2, 7)]
+        kept = weakref.ref(examples[0]["ids"])
+        session = pliant.compile(model, threads=1, weights=4, examples=examples)
+        del examples
+        assert kept() is not None
+        session.run(ids(1, 3)) if is_run else session.close()
+        assert kept() is None
+
+
+def test_the_first_shape_does_not_change_the_codes() -> None:
+    """A product with the first S rows of w, whose matrix another S does not have: that of the later shape is
+    coded for the examples too, which are no longer in memory.
+    """
+    rng = np.random.default_rng(0)
+    w = weights(128, 64)
+    model = parse(
+        "m (float[B, S] x) => (float[B, 64] y) <int64[1] zero = {0}, int64[1] one = {1}, int64[1] two = {2}>"
+        " { s = Shape(x) n = Slice(s, one, two) rows = Slice(w, zero, n) y = MatMul(x, rows) }"
+    )
+    model.graph.initializer.append(numpy_helper.from_array(w, "w"))
+    mixed = (rng.standard_normal((96, 8)) @ rng.standard_normal((8, 96))).astype(np.float32)
+    short, long = {"x": mixed[:, :64]}, {"x": mixed}
+    answers = {}
+    for order in ((short, long), (long, short)):
+        session = pliant.compile(model, threads=1, weights=3, examples=[short, long, short])
+        made = {feeds["x"].shape: session.run(feeds)["y"] for feeds in order}
+        for shape, y in made.items():
+            np.testing.assert_array_equal(answers.setdefault(shape, y), y)
+    plain = pliant.compile(model, threads=1, weights=3)
+    for feeds in (short, long):
+        x = feeds["x"].astype(np.float64)
+        exact = x @ w[: x.shape[1]]
+        errors = [np.square(y - exact).mean() for y in (answers[x.shape], plain.run(feeds)["y"])]
+        assert errors[0] < 0.5 * errors[1]
+
+
+def test_the_plan_says_that_examples_had_no_effect(model: Path) -> None:
+    """Where "auto" becomes fp32 or bytes, nothing is coded; that examples were given is not hidden."""
+    with pliant.compile(model, threads=1, weights=8) as session:
+        session.run(ids(2, 7))
+        in_bytes = session.memory.predicted_bytes
+    for memory, kept in ((None, "fp32"), (in_bytes + 8, "8 bits")):
+        options = {"weights": "auto", "memory": memory, "threads": 1}
+        session = pliant.compile(model, examples=[ids(2, 7)], **options)
+        session.run(ids(2, 7))
+        said = f"examples: not used, as weights='auto' became {kept}"
+        assert said in str(session.plan)
+        plain = pliant.compile(model, **options)
+        plain.run(ids(2, 7))
+        assert "examples" not in str(plain.plan)
+    session = pliant.compile(model, threads=1, weights=4, examples=[ids(2, 7)])
+    session.run(ids(2, 7))
+    assert "examples" not in str(session.plan)
 
 
 @pytest.mark.parametrize(("bits", "most"), [(6, 0.05), (8, 0.02)])

@@ -9,6 +9,7 @@ from pliant.models.encoder.encoder_graph import ComputeDtype
 from pliant.plan.precision import choose_form
 from pliant.run.array_sessions.measure_forms import list_forms, measure_forms
 from pliant.run.array_sessions.onnx_session import OnnxSession
+from pliant.run.graph.example_moments import convert_examples
 from pliant.run.graph.model_options import ModelOptions
 from pliant.run.session.feeds import FeedsLike
 
@@ -38,7 +39,7 @@ def choose_precision(
         return open_with(replace(options, weights=weights, compute=compute))
 
     with open_with(replace(options, weights=own, compute="fp32", memory_bytes=None)) as reference:
-        found = measure_forms(forms, reference, open_form, examples)
+        found = measure_forms(forms, reference, open_form, convert_examples(reference.inputs, examples))
     plural = "" if len(examples) == 1 else "s"
     measure = f"rms of the difference from fp32 over rms of the answer, {len(examples)} example{plural}"
     choice = choose_form(found, tolerance, measure)

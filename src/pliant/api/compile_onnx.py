@@ -72,7 +72,8 @@ def compile(
     `compute="bf16"` rounds both to bfloat16, coded or not, and needs a CPU with AVX512-BF16.
 
     With `examples` (feeds) codes are chosen for the least error of products with the inputs that these give.
-    The model answers them in float32 once; they should resemble the inputs to come.
+    The model answers them in float32 once; they should resemble the inputs to come. `memory` does not limit
+    this measurement (docs/precision.md).
 
     `compute="auto"` answers `examples` in each form that this CPU has, with codes that do not depend on them,
     and selects the fastest whose error, the rms of the difference from fp32 over that of the answer, is at

@@ -210,9 +210,10 @@ def _precision_options(
     compute: ComputePrecision, examples: Sequence[Any], tolerance: float
 ) -> PrecisionOptions | None:
     """Return how to choose a text encoder's arithmetic; None if it is given."""
-    check_compute(compute, examples)
-    if isinstance(examples, str) or not all(map(_is_text, examples)):
+    is_list = isinstance(examples, Sequence) and not isinstance(examples, str)
+    if not is_list or not all(map(_is_text, examples)):
         raise InputError("examples of a text encoder must be a list of texts, or of pairs as (text, pair).")
+    check_compute(compute, examples)
     return PrecisionOptions(tuple(examples), tolerance) if compute == "auto" else None
 
 

@@ -99,11 +99,23 @@ def choose_form(forms: Sequence[PrecisionForm], tolerance: float, measure: str) 
 
 
 def check_compute(
-    compute: ComputePrecision, examples: Sequence[object], weights: WeightFormat = "fp32"
+    compute: ComputePrecision, examples: Sequence[object], weights: WeightFormat | None = None
 ) -> None:
-    """Raise InputError for an unknown arithmetic, or for examples that would not be used."""
+    """Raise InputError for an unknown arithmetic, or for examples that are no list or would not be used.
+
+    `weights` is None for a text encoder, which has no such option.
+    """
     if compute not in get_args(ComputePrecision):
         raise InputError(f"compute is {compute!r}; give one of {', '.join(get_args(ComputePrecision))}.")
+    if not isinstance(examples, Sequence) or isinstance(examples, str):
+        raise InputError(
+            f"examples must be a list of feeds, not a {type(examples).__name__}: give examples=[feeds, ...], "
+            "also for a single one."
+        )
+    if examples and compute != "auto" and weights is None:
+        raise InputError(
+            f"examples of a text encoder are for compute='auto', not for compute={compute!r}: leave one out."
+        )
     if examples and compute != "auto" and weights in ("fp32", BYTE_BITS):
         raise InputError(
             f"examples are for compute='auto', and for weights of 1 to {PLANES} bits or 'auto' of an ONNX "

@@ -58,20 +58,21 @@ class CachingCoder:
     """Encodes matrices in `bits`; a matrix coded for one shape of a model is reused for all others.
 
     A matrix is identified by its source array and `how`. `drop_pages` lets the system reclaim the pages of
-    mapped source arrays. `moments`, called for each matrix, are those to code it for; for products in int8,
-    `steps` are those of the largest centroid (see `code_matrix`).
+    mapped source arrays. `moments` returns those to code a matrix for, by its digest, and is called once for
+    equal matrices; for products in int8, `steps` are those of the largest centroid (see `code_matrix`).
     """
 
     def __init__(
         self,
         bits: int,
         drop_pages: Callable[[], None] = lambda: None,
-        moments: Callable[[], InputMoments] | None = None,
+        moments: Callable[[bytes], Float32[np.ndarray, "K K"] | None] | None = None,
         steps: int | None = None,
     ) -> None:
         self.bits, self._steps = bits, steps
         self._drop_pages, self._moments = drop_pages, moments
         self._known: dict[Hashable, tuple[weakref.ref[np.ndarray], CodedMatrix | None]] = {}
+        self._by_digest: dict[bytes, CodedMatrix] = {}  # of those coded for moments
         self._read_bytes = 0
 
     def code(
@@ -100,11 +101,18 @@ class CachingCoder:
     def _coded(self, matrix: np.ndarray) -> CodedMatrix | None:
         coded = None
         if np.isfinite(matrix).all():
-            moments = None if self._moments is None else self._moments().get(matrix_digest(matrix))
-            coded = code_matrix(matrix, self.bits, moments, self._steps)
+            coded = self._coded_for_inputs(matrix)
         self._read_bytes += matrix.nbytes
         if self._read_bytes >= _DROP_EVERY_BYTES:
             self.drop_pages()
         if coded is None or coded.outlier_values.size * _MOST_OUTLIERS > matrix.size:
             return None
         return coded
+
+    def _coded_for_inputs(self, matrix: np.ndarray) -> CodedMatrix:
+        if self._moments is None:
+            return code_matrix(matrix, self.bits, None, self._steps)
+        x = matrix_digest(matrix)
+        if x not in self._by_digest:
+            self._by_digest[x] = code_matrix(matrix, self.bits, self._moments(x), self._steps)
+        return self._by_digest[x]

@@ -55,7 +55,7 @@ class ArrayPlan:
 
     `arena_bytes` is the arena of intermediate tensors, which the images use in turns; all images share one
     copy of the weights. `compute` is the arithmetic of products with constant matrices, `precision` says how
-    it was chosen.
+    it was chosen. `remarks` are sentences on options without effect.
     """
 
     name: str
@@ -67,6 +67,7 @@ class ArrayPlan:
     images: tuple[ImagePlan, ...]
     compute: ComputeDtype | None = None
     precision: PrecisionChoice | None = None
+    remarks: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """The plan as a page: ports, memory, and for each image shapes, layouts, times and operators."""
@@ -110,6 +111,7 @@ def _summary(plan: ArrayPlan) -> Iterator[str]:
         yield from plan.precision.reasons
     elif plan.compute is not None:
         yield f"compute: {plan.compute}"
+    yield from plan.remarks
     if not plan.images:
         yield "no shapes are compiled yet: the first input compiles its own, or explain(length) does."
 

@@ -1,12 +1,12 @@
 """Compile an ONNX model for new shapes, within a memory limit."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import final
 
 from pliant.compiler.executable.call import Target
 from pliant.compiler.executable.image import Image
 from pliant.compiler.passes.pack_texts import TextShape
+from pliant.compiler.rewrite.coder import InputMoments
 from pliant.errors import BudgetError, PliantError
 from pliant.ir.graph import Graph, TensorType
 from pliant.ir.port import Port
@@ -19,8 +19,9 @@ from pliant.run.arena import Arena
 from pliant.run.batches.packed_texts import make_packed_texts
 from pliant.run.batches.token_feed import IS_TOKEN
 from pliant.run.graph.array_stage import AllTensors
+from pliant.run.graph.example_moments import ExampleMoments
 from pliant.run.graph.graph_runner import GraphRunner, one_stage_runner
-from pliant.run.graph.input_moments import bind_example, measure_moments
+from pliant.run.graph.input_moments import group_examples, measure_moments
 from pliant.run.graph.lowering import LoweredGraph, Lowering
 from pliant.run.graph.model_binder import ModelBinder
 from pliant.run.graph.model_options import ModelOptions
@@ -60,9 +61,12 @@ class OnnxCompiler:
         self.weights, self.arena = SharedWeights(model.drop_pages, model.constants.values()), Arena()
         self.forms = SymbolicForms()
         self._steps: list[PartSteps] = []
-        self.binder = ModelBinder(model, options.buckets)
-        bound = partial(bind_example, self.binder, inputs, model.source)
-        measure = partial(measure_moments, examples, bound, options.without, pool, library)
+        self.binder = binder = ModelBinder(model, options.buckets)
+
+        def measure() -> InputMoments:
+            groups = group_examples(binder, inputs, model.source, examples)
+            return measure_moments(groups, options.without, pool, library)
+
         self.lowering = Lowering(
             name,
             options,
@@ -71,7 +75,7 @@ class OnnxCompiler:
             model.drop_pages,
             self.weights.own,
             target,
-            measure if examples else None,
+            ExampleMoments(measure) if examples else None,
         )
         self.schedule: ScheduleReport | None = None
 
@@ -155,6 +159,7 @@ class OnnxCompiler:
         """Free all memory."""
         self.weights, self.arena = SharedWeights(), Arena()
         self.forms, self._steps = SymbolicForms(), []
+        self.lowering.clear()
 
     @property
     def _open_dims(self) -> dict[str, tuple[str | None, ...]]:

@@ -7,6 +7,7 @@ depend on.
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property, partial
 from itertools import chain
 from math import prod
@@ -16,7 +17,7 @@ from pliant.compiler.executable.call import Target
 from pliant.compiler.executable.image import Image, make_image
 from pliant.compiler.executable.image_executable import image_executable
 from pliant.errors import BudgetError, InputError, MissingValueError
-from pliant.ir.bitwidths import WeightFormat
+from pliant.ir.bitwidths import BYTE_BITS, PLANES, WeightFormat
 from pliant.ir.dilation import Dilation
 from pliant.ir.endpoint import Request
 from pliant.ir.executable import Executable
@@ -28,6 +29,7 @@ from pliant.models.encoder.encoder_graph import ComputeDtype
 from pliant.models.onnx.onnx_file import OnnxModel
 from pliant.plan.precision import PrecisionChoice
 from pliant.run.array_sessions.array_memory import array_memory
+from pliant.run.array_sessions.array_plan import ArrayPlan
 from pliant.run.array_sessions.array_session import ArraySession, array_shapes
 from pliant.run.array_sessions.compile_times import CompileTimes
 from pliant.run.array_sessions.input_sizes import shapes_of_length
@@ -38,6 +40,7 @@ from pliant.run.batches.buckets import BucketFit
 from pliant.run.batches.feed_batcher import BatchItem
 from pliant.run.batches.request_batcher import RequestBatcher
 from pliant.run.graph.array_stage import AllTensors, Tensors
+from pliant.run.graph.example_moments import convert_examples
 from pliant.run.graph.graph_runner import GraphRunner
 from pliant.run.graph.lowering import LoweredGraph
 from pliant.run.graph.model_options import ModelOptions
@@ -98,10 +101,11 @@ class OnnxSession(ArraySession):
         )
         self._model = model
         self._library = library
-        self._options = options
-        examples = [convert_feeds(self.inputs, feeds) for feeds in options.examples]
+        self._options = replace(options, examples=())  # the compiler frees them
+        examples = convert_examples(self.inputs, options.examples)
+        self._has_examples = bool(examples)
         self._compiler = OnnxCompiler(
-            model, self.inputs, self.outputs, options, examples, pool, library, name, target
+            model, self.inputs, self.outputs, self._options, examples, pool, library, name, target
         )
         self._latest: tuple[Shapes, GraphRunner] | None = None  # last image, if chosen by shapes
         n_sizes = prod(map(len, options.buckets.sizes.values()))
@@ -201,6 +205,19 @@ class OnnxSession(ArraySession):
             return None
         is_compared = bool(fit.padded_dims) and self._padding.cuts(fit) is None
         return self._compile_times.expected.times(2.0 if is_compared else 1.0)
+
+    def _plan(self, runners: Sequence[GraphRunner]) -> ArrayPlan:
+        made, weights = super()._plan(runners), self._compiler.lowering.weights
+        if not self._has_examples or weights not in ("fp32", BYTE_BITS):
+            return made
+        kept = f"{BYTE_BITS} bits" if weights == BYTE_BITS else weights
+        return replace(
+            made,
+            remarks=(
+                f"examples: not used, as weights='auto' became {kept}; only codes of 1 to {PLANES} bits are "
+                "chosen for examples",
+            ),
+        )
 
     def _runners(self) -> Sequence[GraphRunner]:
         every = chain.from_iterable(map(nested_runners, self._images.images))

@@ -1,6 +1,6 @@
 """Measure the inputs of a graph's products on examples, for coding its weights."""
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -25,37 +25,41 @@ from pliant.run.session.ports import shapes_of
 
 
 def measure_moments(
-    examples: Sequence[AllTensors],
-    bound: Callable[[AllTensors], tuple[BindingKey, Graph]],
+    groups: Iterable[tuple[Graph, Sequence[AllTensors]]],
     without: Collection[str],
     pool: ThreadPool,
     library: Library,
 ) -> InputMoments:
     """The moments of every product with a large constant matrix, summed over the examples.
 
-    `bound` returns the graph for an example, and a key that is equal for examples of the same graph, which
-    runs in float32 after all passes but those in `without`. Its tensors are in memory for one example at a
-    time; the result takes 4 K^2 bytes for each matrix.
+    Each group is a graph and the examples that it runs on, in float32 after all passes but those in
+    `without`. Beside the graph's weights, the inputs of all products are in memory for one example at a time;
+    the result takes 4 K^2 bytes for each matrix.
     """
     moments: dict[bytes, Float32[np.ndarray, "K K"]] = {}
-    latest: BindingKey | None = None
     folded = FoldedWeightCache()
-    for feeds in examples:
-        key, graph = bound(feeds)
-        if key != latest:
-            latest, run = key, _open(simplify(fold_weights(graph, folded), without), pool, library)
-        for x, gram in run(feeds):
+    for graph, examples in groups:
+        run = _open(simplify(fold_weights(graph, folded), without), pool, library)
+        for x, gram in (made for feeds in examples for made in run(feeds)):
             moments[x] = moments.get(x, np.float32(0)) + gram
     return moments
 
 
-def bind_example(
-    binder: ModelBinder, inputs: Sequence[Port], source: str, feeds: AllTensors
-) -> tuple[BindingKey, Graph]:
-    """The graph of a model for these feeds, and its key. Raises GraphError for a model in parts."""
-    shapes = shapes_of(inputs, feeds)
-    graph = require_one_graph(binder.bind(shapes, feeds), source)
-    return binder.key(shapes, feeds), graph  # of inputs by value that were found just now, too
+def group_examples(
+    binder: ModelBinder, inputs: Sequence[Port], source: str, examples: Iterable[AllTensors]
+) -> Iterator[tuple[Graph, Sequence[AllTensors]]]:
+    """Each graph of a model that the examples need, with those that run on it, in any order.
+
+    Raises GraphError for a model in parts.
+    """
+    groups: dict[BindingKey, list[AllTensors]] = {}
+    for feeds in examples:
+        shapes = shapes_of(inputs, feeds)
+        if binder.key(shapes, feeds) not in groups:
+            binder.bind(shapes, feeds)  # may find more inputs whose values determine shapes
+        groups.setdefault(binder.key(shapes, feeds), []).append(feeds)
+    for group in groups.values():
+        yield require_one_graph(binder.bind(shapes_of(inputs, group[0]), group[0]), source), group
 
 
 def _open(

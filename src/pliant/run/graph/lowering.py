@@ -13,13 +13,14 @@ from pliant.compiler.passes.code_weights import code_weights
 from pliant.compiler.passes.pack_texts import TextShape, pack_texts
 from pliant.compiler.passes.pair_weights import pair_weights
 from pliant.compiler.passes.round_convolutions import round_convolutions
-from pliant.compiler.rewrite.coder import CachingCoder, InputMoments
+from pliant.compiler.rewrite.coder import CachingCoder
 from pliant.errors import BudgetError, GraphError
 from pliant.ir.bitwidths import BYTE_BITS, PLANES, WeightFormat
 from pliant.ir.graph import Graph
 from pliant.kernels.coded.int8_form import int8_form
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import ThreadPool
+from pliant.run.graph.example_moments import ExampleMoments
 from pliant.run.graph.model_options import ModelOptions
 from pliant.run.graph.schedule_graph import GraphScheduler, ScheduledGraph
 from pliant.run.packed_weights import weight_sizes
@@ -46,9 +47,8 @@ class Lowering:
 
     "auto" becomes "fp32" if that fits into `options.memory_bytes`, else the largest number of bits that fits.
     All later graphs have the same weights, since answers must not depend on which shape came first. `own` are
-    the model's arrays. `target` is the CPU to lower for, by default that of `library` and `pool`. `measure`
-    returns the moments to code weights for; they are kept until the first graph is lowered, as all graphs
-    have the same matrices.
+    the model's arrays. `target` is the CPU to lower for, by default that of `library` and `pool`. Weights
+    are coded for `moments`, if given; those of the matrices of the first graph are freed with it.
     """
 
     def __init__(
@@ -60,10 +60,9 @@ class Lowering:
         drop_pages: Callable[[], None],
         own: GivenArrays,
         target: Target | None = None,
-        measure: Callable[[], InputMoments] | None = None,
+        moments: ExampleMoments | None = None,
     ) -> None:
-        self._measure = measure
-        self._moments: InputMoments | None = None
+        self._moments = moments
         self._name, self._options, self._drop_pages = name, options, drop_pages
         self._pool, self._library, self._own = pool, library, own
         self._target = target or Target(library.isa, pool.n_threads)
@@ -74,15 +73,27 @@ class Lowering:
         """`bound` after all passes. Raises BudgetError if no allowed weight format fits."""
         if self.weights is None:
             return self.lower(bound).scheduled
-        scheduled = self._scheduler(self.weights).schedule(bound, self._options.without)
-        self._moments = None
-        return scheduled
+        try:
+            return self._scheduler(self.weights).schedule(bound, self._options.without)
+        finally:
+            self._free_moments()
 
     def lower(self, bound: Graph, texts: TextShape | None = None) -> LoweredGraph:
         """The image of `bound`, within the memory limit. Raises BudgetError naming the least memory.
 
         The padding of `texts` is not computed where that is possible.
         """
+        try:
+            return self._lower(bound, texts)
+        finally:
+            self._free_moments()
+
+    def clear(self) -> None:
+        """Free the examples; no graph is lowered any more."""
+        if self._moments is not None:
+            self._moments.clear()
+
+    def _lower(self, bound: Graph, texts: TextShape | None) -> LoweredGraph:
         most = self._options.memory_bytes
         if self.weights is None:
             try:
@@ -92,7 +103,6 @@ class Lowering:
             if texts is None:
                 return lowered
         lowered = self._lowered(bound, self.weights, texts)
-        self._moments = None
         if most is not None and lowered.n_bytes > most:
             raise self._too_little(lowered, self.weights)
         return lowered
@@ -154,15 +164,21 @@ class Lowering:
             return pair_weights if compute == "bf16" else lambda graph: graph
         if weights == BYTE_BITS:
             return partial(byte_weights, compute=compute)
-        moments = None if self._measure is None else self._input_moments
+        moments = None if self._moments is None else self._moments.of
         steps = int8_form(self._target.isa).steps if compute == "int8" else None
         coder = CachingCoder(weights, self._drop_pages, moments, steps)
         return partial(code_weights, coder=coder, compute=compute)
 
-    def _input_moments(self) -> InputMoments:
-        if self._moments is None and self._measure is not None:
-            self._moments = self._measure()
-        return self._moments or {}
+    def _free_moments(self) -> None:
+        """Free the moments and examples that no later graph needs."""
+        if self._moments is None:
+            return
+        if self.weights is None:  # the moments would be in memory for a session that has no weights yet
+            self._moments.forget()
+        elif self.weights in ("fp32", BYTE_BITS):
+            self._moments.clear()
+        else:
+            self._moments.free_coded()
 
     def _too_little(self, lowered: LoweredGraph, weights: WeightFormat) -> BudgetError:
         kind = "fp32" if isinstance(weights, str) else f"{weights} bit{'' if weights == 1 else 's'}"
