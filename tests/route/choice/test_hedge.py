@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from pliant.ir.curve import Curve
 from pliant.ir.endpoint import ServiceLevel
 from pliant.ir.times.timing import chance
-from pliant.route.choice.choose_endpoint import CLUSTER, LOCAL, Candidate, Choice, choose
-from pliant.route.choice.hedge import hedge, overdue_s, spare_s
+from pliant.route.choice.choose_endpoint import CLUSTER, LOCAL, Candidate, Choice, choose, choose_soonest
+from pliant.route.choice.crowding import Crowding
+from pliant.route.choice.hedge import Hedge, hedge, overdue_s, spare_s
 from pliant.route.choice.request_terms import Terms
 
 seconds = st.floats(0.001, 2.0).map(lambda x: round(x, 3))
@@ -101,6 +102,59 @@ def test_the_most_accurate_endpoint_that_is_in_time_is_the_hedge() -> None:
         found = hedge(5, choice, [quick, whole], Terms(deadline_s, 0.8))
         assert found is not None
         assert found.choice.target == target
+
+
+def latest_hedge(n: int, choice: Choice, here: Candidate, terms: Terms) -> Hedge | None:
+    """The soonest level, as late as its bound allows, unless that makes more requests late than it saves."""
+    found = choose_soonest(n, [here], terms)
+    assert found is not None
+    assert terms.deadline_s is not None
+    after_s = terms.deadline_s - 1.05 * found.option.bound_s - 0.005
+    is_worth = after_s >= choice.seconds or choice.option.bound_s > terms.deadline_s
+    if after_s <= 0.0 or not is_worth:
+        return None  # started by its median, if at all: the first property above
+    if here.crowding is None:
+        return Hedge(found, after_s)
+    work_s = found.option.level.curve.at(n)
+    begun, late = (
+        1.0 - chance(choice.seconds, choice.option.bound_s, at_s) for at_s in (after_s, terms.deadline_s)
+    )
+    delayed = here.crowding.expected_late(found.option.seconds - work_s, work_s)
+    return None if begun * delayed > late else Hedge(found, after_s)
+
+
+@given(
+    st.floats(0.02, 0.2),
+    st.floats(1.1, 3.0),
+    st.floats(0.01, 0.1),
+    st.floats(1.5, 30.0),
+    st.floats(0.0, 0.05),
+    st.none() | st.builds(Crowding, st.floats(0.1, 20.0), st.floats(0.0, 0.3)),
+    st.floats(0.3, 2.0),
+)
+@example(0.063, 2.1, 0.043, 5.4, 0.042, Crowding(1.4, 0.004), 0.74)
+@example(0.05, 1.1, 0.02, 28.3, 0.0, None, 1.5)
+def test_an_earlier_start_loses_no_hedge_and_keeps_the_margin(
+    above_s: float,
+    spread: float,
+    quick_s: float,
+    more: float,
+    wait_s: float,
+    crowding: Crowding | None,
+    deadline_s: float,
+) -> None:
+    """The earlier and longer hedge made more requests late than it saves: none was started at all. A level
+    that takes 0.736 s was started with 1 ms to spare.
+    """
+    here = replace(candidate(LOCAL, quick_s, (more - 1.0) * quick_s, 1.3, wait_s), crowding=crowding)
+    choice = choose(5, [Candidate("up", candidate("up", above_s, above_s, spread).levels[:1])])
+    terms = Terms(deadline_s, 0.8)
+    latest, found = latest_hedge(5, choice, here, terms), hedge(5, choice, [here], terms)
+    if latest is None:
+        return
+    assert found is not None
+    assert found.after_s <= latest.after_s
+    assert found.after_s + 1.05 * found.choice.option.bound_s + 0.005 <= deadline_s + 1e-9
 
 
 def test_nothing_is_begun_without_a_deadline_or_an_endpoint_with_room() -> None:

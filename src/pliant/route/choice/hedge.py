@@ -29,7 +29,8 @@ def hedge(n: int, choice: Choice, here: Sequence[Candidate], terms: Terms) -> He
 
     It is the option with the least bound at or above the floor, started as late as its bound allows. If the
     deadline leaves more time, it is the best option half-way between the upstream's bound and that start, but
-    not before `_OVERDUE` bounds: a more accurate level is then in time, also on a busy machine. If the
+    not before `_OVERDUE` bounds: a more accurate level is then in time, also on a busy machine. The latest
+    start remains if the earlier one would make more requests late than it saves (`Crowding`). If the
     upstream's answer is expected later than the latest start, but bound to be in time, it is started once
     most such answers have arrived, provided that its median is still in time: otherwise most requests would
     be answered twice, though hardly any is late. None without a deadline, and if none of `here` can meet it.
@@ -47,8 +48,10 @@ def hedge(n: int, choice: Choice, here: Sequence[Candidate], terms: Terms) -> He
             return None
         after_s = late_s
     elif (early_s := _early_s(choice.option.bound_s, after_s)) < after_s:
-        after_s = early_s
-        found = choose(n, here, terms=replace(terms, deadline_s=terms.deadline_s - after_s))
+        left_s = (terms.deadline_s - early_s - _SPARE_S) / _SPARE
+        early = choose(n, here, terms=replace(terms, deadline_s=left_s))
+        if early.option.bound_s <= left_s and not _crowds(n, choice, early, here, terms, early_s):
+            return Hedge(early, early_s)
     return None if _crowds(n, choice, found, here, terms, after_s) else Hedge(found, after_s)
 
 
