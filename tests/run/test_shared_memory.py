@@ -20,7 +20,7 @@ from pliant.ir.link import Link
 from pliant.plan.memory_shares import MemoryOption
 from pliant.plan.plan import NO_TARGET_S
 from pliant.run.array_sessions.recurrent_session import RecurrentSession
-from pliant.run.process_memory import MemoryBudget
+from pliant.run.process_memory import MemoryBudget, Reservation
 from pliant.run.submodel.elastic_session import ElasticSession
 from pliant.run.submodel.plans.submodel_planner import SessionOptions
 from tests.run.conftest import ELASTIC, OpenElastic, paper_profile
@@ -234,6 +234,28 @@ def test_the_model_that_is_asked_more_often_holds_more() -> None:
         budget.rebalance()
         assert (asked.held_bytes, other.held_bytes) == (9, 1)
         now_s[0] += 600.0
+
+
+def test_requests_counted_by_several_threads_are_all_counted() -> None:
+    """A node counts refused requests while a session counts its answers. Here, a second thread counts while
+    the first one reads the clock.
+    """
+    model, is_alone = Reservation("model"), [True]
+
+    def clock() -> float:
+        if is_alone.pop():
+            is_alone.append(False)
+            other = threading.Thread(target=count)
+            other.start()
+            other.join()
+        return 0.0
+
+    def count() -> None:
+        budget.count_of_node(model, is_refused=False)
+
+    budget = MemoryBudget(100, clock=clock)
+    count()
+    assert model.requests.count == 2.0
 
 
 def measured(budget: MemoryBudget, *sessions: ElasticSession | RecurrentSession) -> int:

@@ -115,7 +115,7 @@ class MemoryBudget:
         self._reserved: dict[int, int] = {}
         self._fixed = weakref.WeakValueDictionary[int, Reservation]()
         self._members: dict[int, _Member] = {}
-        self._reserving, self._clock = ForkSafeLock(), clock
+        self._reserving, self._counting, self._clock = ForkSafeLock(), ForkSafeLock(), clock
         self._change_s = 0.0
 
     @property
@@ -324,7 +324,9 @@ class MemoryBudget:
         }
 
     def _count(self, counted: _Member | Reservation) -> None:
-        counted.requests = counted.requests.plus_one(self._clock())
+        now_s = self._clock()
+        with self._counting.lock:  # `turns` may be held by an answer for long
+            counted.requests = counted.requests.plus_one(now_s)
 
     def _require(self, n_bytes: int, room_bytes: int) -> None:
         if n_bytes > room_bytes:
