@@ -27,7 +27,7 @@ from pliant.ir.dilation import Dilation
 from pliant.ir.program import Compute
 from pliant.plan.split.split_program import HEAD, INPUT
 from pliant.profile.disk_fit import timing
-from pliant.route.router_settings import RouterSettings
+from pliant.route.router_settings import BoundRule, RouterSettings
 from pliant.run.session.session import Session
 from pliant.serve.node.routed_session import RoutedSession
 from pliant.serve.node.routing import Routing
@@ -130,22 +130,19 @@ def routed(
     has_cluster: bool = True,
     has_upstream: bool = True,
     is_elastic: bool = True,
-    is_bounded: bool = True,
-    has_fixed_bounds: bool = False,
+    bounds: BoundRule = "adaptive",
 ) -> Iterator[Ask]:
     """pliant's router over all three, in one session.
 
-    With `is_elastic` off, every request asks for the whole model's accuracy; with `is_bounded` off, deadlines
-    are checked with medians, with `has_fixed_bounds` by the bounds at the start. Both concern the choice
-    among endpoints: within an endpoint, a session picks its level by bounds that adapt.
+    With `is_elastic` off, every request asks for the whole model's accuracy. Deadlines are checked with
+    `bounds`, among endpoints: within an endpoint, a session picks its level by bounds that adapt.
     """
     with ExitStack() as ends:
         local = ends.enter_context(open_local(bed))
         settings = RouterSettings(
             local.max_length,
             degree=local.degree,
-            is_bounded=is_bounded,
-            has_fixed_bounds=has_fixed_bounds,
+            bounds=bounds,
         )
         session = ends.enter_context(
             RoutedSession(
@@ -179,8 +176,8 @@ ABLATED: Mapping[str, Way] = {
     "without cluster": partial(routed, has_cluster=False),
     "without upstreams": partial(routed, has_upstream=False),
     "without elasticity": partial(routed, is_elastic=False),
-    "bounds of the start": partial(routed, has_fixed_bounds=True),
-    "without bounds": partial(routed, is_bounded=False),
+    "bounds of the start": partial(routed, bounds="fixed"),
+    "without bounds": partial(routed, bounds="none"),
 }
 """pliant's router, each without one of its parts."""
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pliant.ir.curve import Curve
 from pliant.ir.endpoint import ACCURACY_TOLERANCE, NO_ANSWER_S, RESOLUTION, ServiceLevel
 from pliant.route.advert_cache import AdvertCache, advert_of
-from pliant.route.choice.choose_endpoint import Candidate
+from pliant.route.choice.candidate import Candidate
 from pliant.route.curve_advert import MAX_LEVELS
 from pliant.route.node_messages import decode_advert, encode_advert
 from pliant.route.way_times import DENSE, FEW, WayCurve, lower_envelope

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from pliant.errors import BudgetError, DeadlineError
 from pliant.ir.curve import Curve
 from pliant.ir.endpoint import RESOLUTION, ServiceLevel
-from pliant.route.choice.choose_endpoint import LOCAL, Candidate, Choice, choose, choose_soonest, rank
+from pliant.route.choice.candidate import Candidate
+from pliant.route.choice.choose_endpoint import LOCAL, Choice, choose, choose_soonest, rank
 from pliant.route.choice.crowding import Crowding
 from pliant.route.choice.objective import ENERGY, TIME, Objective
 from pliant.route.choice.request_terms import Terms

@@ -11,7 +11,7 @@ from pliant.errors import PeerCurveError, RouteError
 from pliant.ir.curve import MAX_POINTS, Curve
 from pliant.ir.endpoint import ServiceLevel
 from pliant.route.advert_cache import advert_of
-from pliant.route.choice.choose_endpoint import Candidate
+from pliant.route.choice.candidate import Candidate
 from pliant.route.choice.objective import Objective
 from pliant.route.curve_advert import CurveAdvert, Trail
 from pliant.route.node_messages import (

@@ -1,22 +1,26 @@
 """A router whose endpoints offer levels of accuracy, and whose upstreams hang, leave and come back."""
 
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pliant.ir.curve import Curve
+from pliant.errors import RouteError
+from pliant.ir.curve import MAX_SECONDS, OUT_OF_REACH_S, Curve
 from pliant.ir.endpoint import ServiceLevel
 from pliant.ir.times.bounded_level import scale_curve
 from pliant.route.advert_cache import advert_of, wait_beyond
-from pliant.route.choice.choose_endpoint import CLUSTER, LOCAL, Candidate
+from pliant.route.choice.candidate import Candidate
+from pliant.route.choice.choose_endpoint import CLUSTER, LOCAL
 from pliant.route.choice.request_terms import Terms
 from pliant.route.curve_advert import CurveAdvert
+from pliant.route.level_bounds import LevelBounds
 from pliant.route.router import Router
-from pliant.route.router_settings import RouterSettings, paper_settings
+from pliant.route.router_settings import BoundRule, RouterSettings, paper_settings
 from pliant.route.router_tasks import PingTask, ProbeTask
-from tests.route.routers import LINK, SETTINGS, router, word
+from tests.route.routers import FAST, LINK, SETTINGS, router, word
 
 
 def _levels(seconds: float, accuracy: float | None = None) -> tuple[ServiceLevel, ...]:
@@ -256,15 +260,15 @@ def test_a_router_without_bounds_keeps_deadlines_by_medians() -> None:
     """CRIME as published has no bounds; bench/slo.py measures what they are worth."""
     quick = ServiceLevel(Curve(((0, 0.02),)), 0.8)
     whole = ServiceLevel(Curve(((0, 0.1),)), 0.9, Curve(((0, 0.3),)))
-    for is_bounded, accuracy in ((True, 0.8), (False, 0.9)):
-        node = Router("here", RouterSettings(100, is_bounded=is_bounded))
+    for bounds, accuracy in (("adaptive", 0.8), ("none", 0.9)):
+        node = Router("here", RouterSettings(100, bounds=bounds))
         node.offer((quick, whole))
         assert node.choose(5, 1.0, terms=Terms(deadline_s=0.2)).option.accuracy == accuracy
 
 
 def test_fixed_bounds_are_those_at_the_start_over_the_latest_medians() -> None:
     """What adapting them is worth; bench/slo.py runs it beside a router without any."""
-    node = router("up", settings=RouterSettings(100, has_fixed_bounds=True))
+    node = router("up", settings=RouterSettings(100, bounds="fixed"))
     for whole_s, spread in ((0.1, 1.5), (0.2, 4.0)):
         levels = [(0.8, 0.5), (0.9, 1.0)]
         curves = [(accuracy, Curve(((0, part * whole_s),))) for accuracy, part in levels]
@@ -277,13 +281,84 @@ def test_fixed_bounds_are_those_at_the_start_over_the_latest_medians() -> None:
 
 
 def test_an_upstream_is_bound_neither_by_its_word_nor_by_what_was_late_without_bounds() -> None:
-    for is_bounded in (True, False):
-        node = router("up", settings=RouterSettings(100, is_bounded=is_bounded))
+    for bounds in get_args(BoundRule):
+        node = router("up", settings=RouterSettings(100, bounds=bounds))
         for _ in range(2):
             node.record_overdue("up", 5, 2.0, 1.0)
             node.record_ping("up", 0.1, 0.0, word("up"), 1.0)
         (up,) = [option for option in node.options(5, 2.0) if option.name == "up"]
-        assert (up.bound_s > up.seconds) is is_bounded
+        assert (up.bound_s > up.seconds) is (bounds != "none")
+
+
+def test_a_router_with_fixed_bounds_keeps_the_bound_of_the_way_and_detects_silence() -> None:
+    """Only their adaptation is switched off: the way varied as much as before, and nothing hedged it."""
+    for bounds in get_args(BoundRule):
+        node, after = router("up", settings=RouterSettings(100, bounds=bounds)), list[float]()
+        for spread in (1.5, 5.0):  # of the first 40 answers, and of later ones
+            for i in range(40):
+                way_s = 0.1 * (spread if i % 4 == 0 else 1.0)
+                node.record_answer("up", 5, 0, 0, way_s, 0.0, word("up"), 0.01 * i)
+            after.append(_way_bound(node))
+        first, last = after
+        assert (first > 1.2) is (bounds != "none")
+        assert (last > 1.2 * first) is (bounds == "adaptive")
+        if bounds != "none":
+            node.record_overdue("up", 5, 0.001, 1.0)
+            assert _way_bound(node) == pytest.approx(max(2.0, last))
+        node.record_overdue("up", 5, 50.0, 1.0)
+        state = node.state("up", 1.0)
+        assert state is not None
+        assert state.state == "down"
+
+
+def _way_bound(node: Router) -> float:
+    (up,) = [option for option in node.options(5, 1.0) if option.name == "up"]
+    return (up.bound_s - FAST.at(5)) / (up.seconds - FAST.at(5))
+
+
+@given(st.lists(st.tuples(st.floats(1e-6, 1.0), st.floats(1.0, 9.0)), min_size=2, max_size=5), st.data())
+def test_fixed_bounds_are_kept_for_each_level_and_length(
+    points: list[tuple[float, float]], data: st.DataObject
+) -> None:
+    """The largest ratio of the best level scaled all: that of a time of 10 us at length 0 made a bound of
+    65 ms at length 64 one of 6.5 s, and what was told first was not a bound of the start.
+    """
+    curve = Curve(tuple((16 * i, seconds) for i, (seconds, _) in enumerate(points)))
+    bound = Curve(tuple((16 * i, seconds * spread) for i, (seconds, spread) in enumerate(points)))
+    told = (ServiceLevel(curve, 0.8, bound), ServiceLevel(scale_curve(curve, 2.0), 0.9, bound.plus(9.0)))
+    bounds = LevelBounds(RouterSettings(100, bounds="fixed"))
+    pace, most_n = data.draw(st.floats(0.5, 2.0)), 16 * len(points) - 10
+    for now in (told, told[:1], told):
+        for before, level in zip(now, bounds.applied_to(now), strict=True):
+            for n in range(most_n):
+                assert level.bound_curve.at(n) == pytest.approx(before.bound_curve.at(n))
+    slower = [replace(level, curve=scale_curve(level.curve, pace), bound=None) for level in told]
+    for first, level in zip(told, bounds.applied_to(slower), strict=True):
+        for n, _ in curve.points:
+            assert level.bound_curve.at(n) == pytest.approx(pace * first.bound_curve.at(n))
+
+
+def test_fixed_bounds_stay_within_the_limits_of_curves() -> None:
+    """A time of 1 us that was bound to a second, and that grows, was out of range, and no choice was made."""
+    bounds = LevelBounds(RouterSettings(100, bounds="fixed"))
+    (first,) = bounds.applied_to([ServiceLevel(Curve(((0, 1e-6),)), 0.9, Curve(((0, 1.0),)))])
+    assert first.bound_curve.at(5) == pytest.approx(1.0)
+    (slow,) = bounds.applied_to([ServiceLevel(Curve(((0, 60.0),)), 0.9, Curve(((0, 61.0),)))])
+    assert slow.bound_curve.at(5) == MAX_SECONDS
+    (away,) = bounds.applied_to([ServiceLevel(Curve(((0, OUT_OF_REACH_S),)), 0.9)])
+    assert away.bound_curve.at(5) == OUT_OF_REACH_S
+
+
+def test_a_level_without_a_time_at_first_keeps_its_first_bound() -> None:
+    bounds = LevelBounds(RouterSettings(100, bounds="fixed"))
+    for told_s, bound_s in ((0.01, 0.01), (0.5, 0.01)):
+        level = ServiceLevel(Curve(((0, 0.0), (64, 1.0))), 0.9, Curve(((0, told_s), (64, 1.5))))
+        assert bounds.applied_to([level])[0].bound_curve.at(0) == bound_s
+
+
+def test_another_rule_of_bounds_is_refused() -> None:
+    with pytest.raises(RouteError, match="adaptive, fixed or none"):
+        RouterSettings(100, bounds="often")  # type: ignore[arg-type]
 
 
 def test_the_wait_that_is_told_is_that_of_endpoints_as_accurate_as_what_is_told() -> None:

@@ -8,7 +8,7 @@ from typing import final
 from pliant.ir.curve import MAX_POINTS, thin
 from pliant.ir.endpoint import ACCURACY_TOLERANCE, RESOLUTION, ServiceLevel
 from pliant.ir.times.bounded_level import has_moved, pick_evenly
-from pliant.route.choice.choose_endpoint import Candidate
+from pliant.route.choice.candidate import Candidate
 from pliant.route.curve_advert import MAX_LEVELS, CurveAdvert
 from pliant.route.way_times import WayCurve, lower_envelope
 

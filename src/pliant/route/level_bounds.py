@@ -4,40 +4,45 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import final
 
-from pliant.ir.curve import Curve
+from pliant.ir.curve import MAX_SECONDS, Curve
 from pliant.ir.endpoint import NO_ANSWER_S, ServiceLevel
 from pliant.route.router_settings import RouterSettings
 
 
 @final
 class LevelBounds:
-    """The bounds of one endpoint; with `has_fixed_bounds`, multiples of the medians as they were at first."""
+    """The bounds of one endpoint's levels by `RouterSettings.bounds`.
+
+    Fixed ones are multiples of the medians, by level and length, as they were first told. A level that was
+    not told then has those of the level with the nearest accuracy.
+    """
 
     def __init__(self, settings: RouterSettings) -> None:
-        self._settings = settings
-        self._spread: float | None = None
-
-    @property
-    def are_adaptive(self) -> bool:
-        return self._settings.is_bounded and not self._settings.has_fixed_bounds
+        self._rule = settings.bounds
+        self._first: tuple[ServiceLevel, ...] = ()
 
     def applied_to(self, levels: Sequence[ServiceLevel]) -> tuple[ServiceLevel, ...]:
         """The levels, worst first, with these bounds instead of those that the endpoint tells."""
-        if self.are_adaptive:
+        if self._rule == "adaptive":
             return tuple(levels)
-        if not self._settings.is_bounded:
+        if self._rule == "none":
             return tuple(level.unbounded for level in levels)
-        if self._spread is None and levels[-1].bound is not None:
-            self._spread = _spread(levels[-1])
-        return tuple(_scaled(level, self._spread or 1.0) for level in levels)
+        self._first = self._first or tuple(level for level in levels if level.bound is not None)
+        if not self._first:
+            return tuple(levels)
+        return tuple(_bounded(level, self._first) for level in levels)
 
 
-def _spread(level: ServiceLevel) -> float:
-    """The largest ratio of the bound to the median."""
-    ratios = [level.bound_curve.at(n) / seconds for n, seconds in level.answered_points if seconds > 0.0]
-    return max(ratios, default=1.0)
+def _bounded(level: ServiceLevel, firsts: Sequence[ServiceLevel]) -> ServiceLevel:
+    first = min(firsts, key=lambda one: abs(one.quality - level.quality))
+    lengths = {*level.curve.lengths, *first.curve.lengths, *first.bound_curve.lengths}
+    return replace(level, bound=Curve(tuple((n, _bound_s(n, level, first)) for n in sorted(lengths))))
 
 
-def _scaled(level: ServiceLevel, spread: float) -> ServiceLevel:
-    points = [(n, s * spread if s < NO_ANSWER_S else s) for n, s in level.curve.points]
-    return replace(level, bound=Curve(tuple(points)))
+def _bound_s(n: float, level: ServiceLevel, first: ServiceLevel) -> float:
+    seconds = level.curve.at(n)
+    if seconds >= NO_ANSWER_S:
+        return seconds
+    first_n = n if first.most_n is None else min(n, first.most_n)
+    first_s, bound_s = first.curve.at(first_n), first.bound_curve.at(first_n)
+    return min(seconds * bound_s / first_s if first_s > 0.0 else max(seconds, bound_s), MAX_SECONDS)

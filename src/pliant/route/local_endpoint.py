@@ -8,7 +8,7 @@ from pliant.ir.curve import Curve
 from pliant.ir.endpoint import ServiceLevel
 from pliant.ir.times.fit import LocalTimes
 from pliant.ir.times.timing import is_hopeless
-from pliant.route.choice.choose_endpoint import Candidate
+from pliant.route.choice.candidate import Candidate
 from pliant.route.choice.crowding import Dependents
 from pliant.route.choice.energy import local_candidate
 from pliant.route.choice.input_needs import NO_NEEDS, InputNeeds

@@ -21,7 +21,8 @@ from pliant.ir.curve import Curve
 from pliant.ir.endpoint import ServiceLevel
 from pliant.ir.link import Link
 from pliant.route.advert_cache import AdvertCache, wait_beyond
-from pliant.route.choice.choose_endpoint import LOCAL, Candidate, Choice, Option, choose, rank
+from pliant.route.choice.candidate import Candidate
+from pliant.route.choice.choose_endpoint import LOCAL, Choice, Option, choose, rank
 from pliant.route.choice.input_needs import NO_NEEDS, InputNeeds
 from pliant.route.choice.objective import TIME, Objective
 from pliant.route.choice.radio_use import RadioUse

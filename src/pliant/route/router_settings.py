@@ -1,11 +1,17 @@
 """The settings of a router: windows, thresholds, waits. `paper_settings` gives CRIME's own."""
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from pliant.errors import RouteError
 from pliant.ir.times.fit import FitSettings
 from pliant.route.choice.energy import PowerModel, RadioModel
 from pliant.route.upstream.transfer import TransferSettings
+
+BoundRule = Literal["adaptive", "fixed", "none"]
+"""The bounds that meet deadlines: those of the latest answers, those of an endpoint's first ones relative to
+its medians, or the medians themselves.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,9 +24,8 @@ class RouterSettings:
     `adapts_pings` at once after a surprising round trip, after up to four times as long without one, and
     eight times later if the possible saving is less than the ping takes. A broadcast triggers a ping of the
     node that it names, at most one per `retry_s`; with `trusts_broadcasts` its curve is used directly.
-    Deadlines are met by bounds that 95 % of answers stay under, by medians unless `is_bounded`; with
-    `has_fixed_bounds` by the bounds that an endpoint told first, relative to its medians. If this device
-    looks slower than before, and got no input for `probe_after_s`, it is probed.
+    Deadlines are met by bounds that 95 % of answers stay under (`bounds`). If this device looks slower than
+    before, and got no input for `probe_after_s`, it is probed.
     """
 
     max_n: int
@@ -28,8 +33,7 @@ class RouterSettings:
     refit_every: int = 16
     degree: int = 1
     is_robust: bool = True
-    is_bounded: bool = True
-    has_fixed_bounds: bool = False
+    bounds: BoundRule = "adaptive"
     threshold_s: float = 1e-3
     threshold_ratio: float = 0.05
     ping_after_s: float = 60.0
@@ -58,6 +62,8 @@ class RouterSettings:
                 f"a threshold of {self.threshold_s} s and {self.threshold_ratio} of a curve cannot be: give "
                 "0 or more of both."
             )
+        if self.bounds not in get_args(BoundRule):
+            raise RouteError(f"there are no {self.bounds!r} bounds: give adaptive, fixed or none.")
         _ = self.fit, self.transfer  # which validate the rest
 
     @property
@@ -87,7 +93,7 @@ def paper_settings(
         window,
         refit_every,
         is_robust=False,
-        is_bounded=False,
+        bounds="none",
         threshold_s=threshold_s,
         threshold_ratio=0.0,
         ping_after_s=ping_after_s,

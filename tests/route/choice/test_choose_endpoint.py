@@ -1,5 +1,7 @@
 """The decision against brute force."""
 
+from dataclasses import fields, replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,7 +9,9 @@ from hypothesis import strategies as st
 from pliant.errors import RouteError
 from pliant.ir.curve import Curve, line
 from pliant.ir.endpoint import ServiceLevel
-from pliant.route.choice.choose_endpoint import LOCAL, Candidate, choose
+from pliant.route.choice.candidate import Candidate
+from pliant.route.choice.choose_endpoint import LOCAL, choose
+from pliant.route.choice.crowding import Crowding
 from pliant.route.choice.objective import ENERGY, TIME, Objective
 from tests.ir.test_curve import curves
 from tests.route.routers import only
@@ -34,6 +38,21 @@ def test_the_choice_costs_least(some: list[Candidate], n: int, objective: Object
     others = [o.cost for o in found.runners_up]
     assert others == sorted(others)
     assert {found.target, *(o.name for o in found.runners_up)} == set(costs)
+
+
+@given(part, part, st.floats(1.1, 3.0), st.integers(0, 90))
+def test_a_queue_is_added_to_the_way_and_nothing_else_changes(
+    fixed_s: float, wait_s: float, way_bound: float, n: int
+) -> None:
+    """It was copied field by field, without those that no upstream had then."""
+    levels = tuple(replace(level, exchange_j=line(1.0, 0.0, 9)) for level in only(line(0.0, 0.03, 90)))
+    way = Candidate("up", levels, fixed_s, 0.1, 0.2, 0.3, 0.4, way_bound, 0.5, Crowding(0.6, 0.7), 0.8, 0.9)
+    assert all(getattr(way, field.name) != field.default for field in fields(way) if field.name != "fixed_s")
+    queued = way.behind(wait_s)
+    assert replace(queued, fixed_s=way.fixed_s, way_bound=way.way_bound) == way
+    assert queued.fixed_s == fixed_s + wait_s
+    assert queued.fixed_s * queued.way_bound == pytest.approx(fixed_s * way_bound + wait_s)
+    assert queued.seconds(n) == pytest.approx(way.seconds(n) + wait_s)
 
 
 def test_equal_times_stay_here() -> None:

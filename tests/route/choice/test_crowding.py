@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from pliant.ir.curve import Curve
 from pliant.ir.endpoint import ServiceLevel
 from pliant.ir.link import Link
-from pliant.route.choice.choose_endpoint import LOCAL, Candidate, Choice, choose
+from pliant.route.choice.candidate import Candidate
+from pliant.route.choice.choose_endpoint import LOCAL, Choice, choose
 from pliant.route.choice.crowding import Crowding, Dependents
 from pliant.route.choice.hedge import hedge
 from pliant.route.choice.request_terms import Terms

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from pliant.ir.curve import Curve
 from pliant.ir.endpoint import ServiceLevel
 from pliant.ir.times.timing import chance
-from pliant.route.choice.choose_endpoint import CLUSTER, LOCAL, Candidate, Choice, choose, choose_soonest
+from pliant.route.choice.candidate import Candidate
+from pliant.route.choice.choose_endpoint import CLUSTER, LOCAL, Choice, choose, choose_soonest
 from pliant.route.choice.crowding import Crowding
 from pliant.route.choice.hedge import Hedge, hedge, overdue_s, spare_s
 from pliant.route.choice.request_terms import Terms

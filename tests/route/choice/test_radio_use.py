@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from pliant.ir.curve import line
 from pliant.ir.link import Link
-from pliant.route.choice.choose_endpoint import LOCAL, Candidate
+from pliant.route.choice.candidate import Candidate
+from pliant.route.choice.choose_endpoint import LOCAL
 from pliant.route.choice.energy import LTE, PowerModel, RadioModel
 from pliant.route.choice.objective import ENERGY
 from pliant.route.choice.radio_use import RadioUse

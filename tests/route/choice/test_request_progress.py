@@ -7,7 +7,8 @@ import pytest
 
 from pliant.ir.curve import Curve
 from pliant.ir.endpoint import ServiceLevel
-from pliant.route.choice.choose_endpoint import CLUSTER, LOCAL, Candidate, Choice, choose
+from pliant.route.choice.candidate import Candidate
+from pliant.route.choice.choose_endpoint import CLUSTER, LOCAL, Choice, choose
 from pliant.route.choice.hedge import Hedge
 from pliant.route.choice.request_progress import (
     LocalAnswer,

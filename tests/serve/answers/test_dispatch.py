@@ -9,7 +9,8 @@ from pliant.errors import NodeError
 from pliant.ir.curve import Curve
 from pliant.ir.endpoint import Request, ServiceLevel
 from pliant.ir.reply import Reply
-from pliant.route.choice.choose_endpoint import CLUSTER, LOCAL, Candidate, choose
+from pliant.route.choice.candidate import Candidate
+from pliant.route.choice.choose_endpoint import CLUSTER, LOCAL, choose
 from pliant.route.choice.energy import PowerModel
 from pliant.serve.answers.answer_energy import AnswerEnergy
 from pliant.serve.answers.routed_request import RoutedAnswer, Tries, UnusedWork

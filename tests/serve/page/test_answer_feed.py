@@ -6,7 +6,8 @@ import gc
 from pliant.ir.curve import Curve
 from pliant.ir.endpoint import ServiceLevel
 from pliant.ir.reply import Reply
-from pliant.route.choice.choose_endpoint import Candidate, choose
+from pliant.route.choice.candidate import Candidate
+from pliant.route.choice.choose_endpoint import choose
 from pliant.route.node_messages import NodeTime
 from pliant.serve.answers.routed_request import RoutedAnswer, RoutedRequest
 from pliant.serve.page.answer_feed import N_EVENTS, N_RECORDS, AnswerFeed, CandidateEstimate

@@ -24,7 +24,7 @@ from typing import Literal, NamedTuple
 from pliant.errors import BudgetError, DeadlineError, RouteError
 from pliant.ir.endpoint import ACCURACY_TOLERANCE, NO_ANSWER_S, RESOLUTION, ServiceLevel
 from pliant.ir.times.timing import chance, is_hopeless, margin
-from pliant.route.choice.crowding import Crowding
+from pliant.route.choice.candidate import Candidate
 from pliant.route.choice.objective import TIME, Objective
 from pliant.route.choice.request_terms import NO_TERMS, Terms
 
@@ -37,56 +37,6 @@ _MORE = 1.03
 """Maximum growth of the chosen level's time until its work begins."""
 _ALIKE_LOST = 0.03
 """Options whose numbers of late requests differ by less count as equal: bounds hold for 95 of 100."""
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """One endpoint for an input of length n: its `levels`, worst first, and the way to it.
-
-    An answer takes `fixed_s` + `per_item_s` * n + curve(n) seconds: queueing, or round trip and bytes,
-    besides the time spent answering (eq. 4). The first two vary: 95 % of ways take less than `way_bound`
-    times that. This device spends `fixed_j` + `per_item_j` * n joules on it, and `watts` for the seconds that
-    it takes, except the first `free_s` (eq. 8; eq. 9 with E_tx0 and P_tx). Where the devices of a cluster
-    exchange by radio, a level's `exchange_j` is added, and `tail_j` for waking the radios and their tails.
-    `crowding` describes the requests that depend on the endpoint. Levels' times include `compiling_s`.
-    """
-
-    name: str
-    levels: tuple[ServiceLevel, ...]
-    fixed_s: float = 0.0
-    per_item_s: float = 0.0
-    fixed_j: float = 0.0
-    per_item_j: float = 0.0
-    watts: float = 0.0
-    way_bound: float = 1.0
-    free_s: float = 0.0
-    crowding: Crowding | None = None
-    tail_j: float = 0.0
-    compiling_s: float = 0.0
-
-    def __post_init__(self) -> None:
-        if not self.levels:
-            raise RouteError(f"{self.name} has no level of accuracy; give one at least.")
-
-    @property
-    def best(self) -> ServiceLevel:
-        """The most accurate level."""
-        return self.levels[-1]
-
-    def levels_for(self, n: int) -> tuple[ServiceLevel, ...]:
-        """Return the levels with memory for an input of length n."""
-        return tuple(level for level in self.levels if level.curve.at(n) < NO_ANSWER_S)
-
-    def seconds(self, n: int) -> float:
-        """Return the seconds until the most accurate answer to an input of length n arrives."""
-        return self.fixed_s + self.per_item_s * n + self.best.curve.at(n)
-
-    def joules(self, n: int, seconds: float, level: ServiceLevel | None = None) -> float:
-        """Return the energy for an input of length n that takes `seconds` at `level`, by default the best."""
-        joules = self.fixed_j + self.per_item_j * n + self.watts * max(seconds - self.free_s, 0.0)
-        exchange = (level or self.best).exchange_j
-        exchanged_j = 0.0 if exchange is None else exchange.at(n)
-        return joules + exchanged_j + self.tail_j if exchanged_j else joules
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 
 from pliant.errors import RouteError
 from pliant.ir.endpoint import ServiceLevel
-from pliant.route.choice.choose_endpoint import LOCAL, Candidate
+from pliant.route.choice.candidate import Candidate
+from pliant.route.choice.choose_endpoint import LOCAL
 from pliant.route.choice.crowding import Crowding
 
 _MEGABIT_BYTES = 125_000.0

@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 
 from pliant.ir.endpoint import ACCURACY_TOLERANCE, RESOLUTION
 from pliant.ir.times.timing import chance
-from pliant.route.choice.choose_endpoint import Candidate, Choice, choose, choose_soonest
+from pliant.route.choice.candidate import Candidate
+from pliant.route.choice.choose_endpoint import Choice, choose, choose_soonest
 from pliant.route.choice.request_terms import Terms
 
 _SPARE, _SPARE_S = 1.05, 0.005

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import final
 
-from pliant.route.choice.choose_endpoint import Candidate
+from pliant.route.choice.candidate import Candidate
 from pliant.route.choice.energy import RadioModel
 
 

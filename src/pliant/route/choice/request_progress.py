@@ -7,7 +7,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
-from pliant.route.choice.choose_endpoint import LOCAL, Candidate, Choice, choose
+from pliant.route.choice.candidate import Candidate
+from pliant.route.choice.choose_endpoint import LOCAL, Choice, choose
 from pliant.route.choice.hedge import Hedge, hedge, overdue_s, spare_s
 from pliant.route.choice.request_terms import Terms
 

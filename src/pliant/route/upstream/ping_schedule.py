@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import inf
 from typing import final
 
-from pliant.route.choice.choose_endpoint import Candidate
+from pliant.route.choice.candidate import Candidate
 from pliant.route.router_settings import RouterSettings
 from pliant.route.router_tasks import PingTask
 from pliant.route.upstream.successor import Successor

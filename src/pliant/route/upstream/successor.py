@@ -9,24 +9,22 @@ from pliant.ir.link import Link
 from pliant.ir.times.bounded_level import has_moved
 from pliant.ir.times.bounds import AdaptiveBound
 from pliant.ir.times.timing import Timing
-from pliant.route.choice.choose_endpoint import Candidate
+from pliant.route.choice.candidate import Candidate
 from pliant.route.choice.energy import remote_candidate
 from pliant.route.choice.radio_use import RadioUse
 from pliant.route.curve_advert import CurveAdvert
 from pliant.route.level_bounds import LevelBounds
 from pliant.route.router_settings import RouterSettings
+from pliant.route.upstream.advert_check import AdvertCheck
 from pliant.route.upstream.peer_state import PeerHealth, PeerState
 from pliant.route.upstream.silence import SilenceDetector
 from pliant.route.upstream.transfer import TransferTimes
 from pliant.route.upstream.upstream_queue import QueueTicket, UpstreamQueue
 
-_LIE = 3.0
-"""A peer whose work takes longer than advertised by this factor, plus 1 ms, has advertised a wrong time."""
-_LIE_S = 1e-3
-_STRIKES = 3
-_HONEST = 16
 _CROWD = 8
 """Of this many concurrent answers, the fastest shows the time of the way."""
+_N_FIRST = 40
+"""A fixed bound of the way is that after this many observations (those that `AdaptiveBound` keeps)."""
 _CONFIRM_S = 1.0
 _RARELY = 8.0
 _CALM = 4.0
@@ -51,34 +49,28 @@ class Successor:
         """Why it is no candidate; None while it is one, and before first contact."""
         self.advert: CurveAdvert | None = None
         self._due_s, self._hint_due_s = float("-inf"), float("inf")
-        self._hinted_ping_s = float("-inf")  # of the last ping triggered by a hint
+        self._hinted_ping_s = float("-inf")
+        """Time of the last ping triggered by a hint."""
         self.contact_s: float | None = None
-        self.n_inputs = 0  # of its router when a ping was last due
+        self.n_inputs = 0
+        """The number of inputs of its router when a ping was last due."""
         self._candidate: Candidate | None = None
         self._levels: tuple[ServiceLevel, ...] = ()
         self._settings, self._me = settings, me
         self._interval_s = settings.ping_after_s
-        self._failures, self._is_mismatched, self.is_ping_pending = 0, False, False
-        self._silence = SilenceDetector()
-        self._asides = self._strikes = self._honest = 0
+        self._failures, self._is_mismatched = 0, False
+        self.is_ping_pending = False
+        """Whether a ping is pending."""
+        self._silence, self._check = SilenceDetector(), AdvertCheck(settings)
         self._crowded_s: deque[float] = deque(maxlen=_CROWD)
-        self._way_bound, self._bounds = AdaptiveBound(), LevelBounds(settings)
+        self._way_bound, self._n_ways = AdaptiveBound(), 0
+        self._bounds = LevelBounds(settings)
         self._accuracy: float | None = None
-        self._aside_until_s = self._struck_at_s = float("-inf")
 
     def candidate(self, now_s: float) -> Candidate:
         """Return this successor at `now_s`, while it `is_ready`: its `way`, and the wait there."""
         way = self.way() if self._radio is None else self._radio.with_energy(self.way(), now_s)
-        wait_s = self.queue.wait_s(way.fixed_s, now_s)
-        if not wait_s:
-            return way
-        fixed_s = way.fixed_s + wait_s
-        # The wait is a separate estimate; the way's spread does not apply to it.
-        bound = (way.fixed_s * way.way_bound + wait_s) / fixed_s
-        return Candidate(
-            way.name, way.levels, fixed_s, way.per_item_s,
-            way.fixed_j, way.per_item_j, way.watts, bound, way.free_s,
-        )  # fmt: skip
+        return way.behind(self.queue.wait_s(way.fixed_s, now_s))
 
     def assume(self, accuracy: float | None) -> None:
         """Assume this device's accuracy for complete answers (same model), unless it advertises one."""
@@ -90,8 +82,8 @@ class Successor:
         assert self.advert is not None
         if self._candidate is None:
             link = self.transfer
-            told = self.advert.levels
-            self._levels = self._levels or self._bounds.applied_to([self._judged(level) for level in told])
+            told = self._levels or self._bounds.applied_to(self.advert.levels)
+            self._levels = self._levels or tuple([self._judged(level) for level in told])
             self._candidate = remote_candidate(
                 self.name,
                 self._levels,
@@ -158,13 +150,13 @@ class Successor:
         if not is_held_up and self._shows_way(away_s - spent_s, ticket):
             way_s = link.fixed_s + link.per_item_s * n
             if self._settings.is_robust:
-                self._way_bound.observe(Timing(way_s, way_s), max(away_s - spent_s, 0.0))
+                self._observe_way(way_s, max(away_s - spent_s, 0.0))
             is_surprise = link.record_answer(n, sent_bytes, received_bytes, away_s, spent_s, now_s)
         if ticket is not None and self._radio is not None:
             sent_j = self._radio.model.transfer_j(sent_bytes, received_bytes)
             ticket.joules = (ticket.joules or 0.0) + sent_j
         self.queue.record_answer(ticket, away_s, spent_s, waited_s, link.least_s(n), now_s)
-        is_believed = self._judge(n, away_s, (spent_s, waited_s), advert, otherwise_s, now_s)
+        is_believed = self._is_believed(n, away_s, (spent_s, waited_s), advert, otherwise_s, now_s)
         self._record_contact(is_surprise, now_s, is_held_up=is_held_up)
         is_told = is_believed and advert is not None and self.set_advert(advert, now_s)
         is_moved = was != (link.fixed_s, link.per_item_s) or self._is_other_bound()
@@ -180,7 +172,15 @@ class Successor:
     @property
     def _way_factor(self) -> float:
         """The bound of the way as a multiple of its time."""
-        return max(self._silence.least_bound, self._way_bound.factor()) if self._bounds.are_adaptive else 1.0
+        if self._settings.bounds == "none":
+            return 1.0
+        return max(self._silence.least_bound, self._way_bound.factor())
+
+    def _observe_way(self, way_s: float, seconds: float) -> None:
+        """Update the bound of the way, expected to take `way_s`, unless it is fixed by now."""
+        if self._settings.bounds != "fixed" or self._n_ways < _N_FIRST:
+            self._n_ways += 1
+            self._way_bound.observe(Timing(way_s, way_s), seconds)
 
     def _shows_way(self, took_s: float, ticket: QueueTicket | None) -> bool:
         """Return whether an answer shows the time of the way: one without concurrent requests does.
@@ -201,9 +201,8 @@ class Successor:
             self._radio.end(self._radio.begin(away_s, now_s - away_s), now_s)
         is_held_up = self._silence.was_silent_during(away_s, now_s)
         is_surprise = not is_held_up and self.transfer.record_ping(away_s, spent_s, now_s)
-        if self._silence.is_forgiven(
-            now_s, self._settings.retry_limit_s
-        ):  # no other event shows its recovery
+        is_forgiven = self._silence.is_forgiven(now_s, self._settings.retry_limit_s)
+        if is_forgiven and self._settings.bounds != "fixed":  # no other event shows its recovery
             self._way_bound = AdaptiveBound()
         self._record_contact(is_surprise, now_s, is_ping=True, is_held_up=is_held_up)
         self.queue.drop_observed_wait()
@@ -212,7 +211,7 @@ class Successor:
 
     def set_advert(self, advert: CurveAdvert, now_s: float) -> bool:
         """Store its advert, in order of arrival from itself; return whether that changes anything."""
-        if now_s < self._aside_until_s:
+        if self._check.is_excluded(now_s):
             return False
         self.queue.record_advertised_wait(advert.wait_s, now_s)
         before, self.advert = self.advert, advert
@@ -229,7 +228,7 @@ class Successor:
 
     def record_hint(self, now_s: float) -> None:
         """Schedule a ping after a hint that its advert has changed, at most one per `retry_s`."""
-        soonest_s = max(now_s, self._hinted_ping_s + self._settings.retry_s, self._aside_until_s)
+        soonest_s = max(now_s, self._hinted_ping_s + self._settings.retry_s, self._check.until_s)
         self._hint_due_s = min(self._hint_due_s, soonest_s)
 
     def record_failure(self, now_s: float, reason: str) -> None:
@@ -244,7 +243,7 @@ class Successor:
         self._failures += 1
         self.reason = reason
         wait_s = self._settings.retry_s * 2.0 ** min(self._failures - 1, 16)
-        self._due_s = max(now_s + min(wait_s, self._settings.retry_limit_s), self._aside_until_s)
+        self._due_s = max(now_s + min(wait_s, self._settings.retry_limit_s), self._check.until_s)
 
     def record_mismatch(self, now_s: float, reason: str) -> None:
         """Record another model or protocol: it is down until a ping shows a match."""
@@ -259,7 +258,7 @@ class Successor:
             self._interval_s = min(_CONFIRM_S, self._settings.ping_after_s)
         if self.contact_s is not None:
             now_s = max(now_s, self.contact_s + self._settings.retry_s)
-        self._due_s = min(self._due_s, max(now_s, self._aside_until_s))
+        self._due_s = min(self._due_s, max(now_s, self._check.until_s))
 
     def record_overdue(self, n: int, late_s: float, now_s: float) -> None:
         """Record an answer that is later than expected by at least `late_s`; negative values are ignored.
@@ -274,22 +273,20 @@ class Successor:
             level = way.best
             spread_s = way_s * (way.way_bound - 1.0) + level.bound_curve.at(n) - level.curve.at(n)
             if silence.record_overdue(late_s, spread_s, now_s):
-                self._way_bound.observe(Timing(way_s, way_s), way_s + late_s)
+                self._observe_way(way_s, way_s + late_s)
             self._candidate = None
         self.record_doubt(now_s)
         if silence.is_silent and not self.is_ping_pending:
             self.reason = "did not answer in time"
-            self._due_s = max(now_s, self._aside_until_s)
+            self._due_s = max(now_s, self._check.until_s)
 
     def set_aside(self, now_s: float, reason: str) -> None:
         """Exclude it after invalid data, or times far above its advert; the exclusion doubles each time."""
         self.is_ping_pending = False
-        if now_s < self._aside_until_s:
+        wait_s = self._check.exclude(now_s)
+        if wait_s is None:
             return
-        wait_s = min(self._settings.aside_s * 2.0 ** min(self._asides, 16), self._settings.aside_limit_s)
-        self._asides += 1
-        self._strikes = self._honest = 0
-        self._aside_until_s = self._due_s = now_s + wait_s
+        self._due_s = self._check.until_s
         self.advert, self.reason = None, f"{reason}; excluded for {wait_s:g} s"
 
     def record_ping_sent(self, now_s: float) -> None:
@@ -314,7 +311,7 @@ class Successor:
     def state(self, now_s: float) -> PeerState:
         """Return its state for people and metrics."""
         state: PeerHealth = "ready"
-        if now_s < self._aside_until_s:
+        if self._check.is_excluded(now_s):
             state = "aside"
         elif self._is_mismatched:
             state = "mismatch"
@@ -356,10 +353,10 @@ class Successor:
                 self._interval_s = usual_s
             elif is_ping:
                 self._interval_s = min(2.0 * self._interval_s, _CALM * usual_s)
-        is_aside = now_s < self._aside_until_s
-        self._due_s = self._aside_until_s if is_aside else now_s + (0.0 if is_held_up else self._interval_s)
+        is_aside = self._check.is_excluded(now_s)
+        self._due_s = self._check.until_s if is_aside else now_s + (0.0 if is_held_up else self._interval_s)
 
-    def _judge(
+    def _is_believed(
         self,
         n: int,
         away_s: float,
@@ -368,33 +365,24 @@ class Successor:
         otherwise_s: Callable[[int], float],
         now_s: float,
     ) -> bool:
-        """Return whether its advertised times are accurate enough, or it was the right choice anyway.
+        """Return whether its advertised times are accurate enough; else it is excluded now, or was before.
 
         `times_s` are the time spent there, and its queueing part. Its curve excludes queueing, so the rest is
         compared with it, plus the wait that it advertises: an upstream may forward a request if that takes
         longer than its own work, but no longer than its queue.
-
-        A busy interpreter adds milliseconds to a model that takes less than one. Answers that were pending
-        together may have met the same disturbance, and count as one.
         """
         if self.advert is None:
-            return now_s >= self._aside_until_s
+            return not self._check.is_excluded(now_s)
         spent_s, waited_s = times_s
+        work_s = spent_s - waited_s
         wait_s = max(self.queue.peak_s(now_s), advert.wait_s if advert is not None else 0.0)
         told_s = self.advert.curve.at(n) + wait_s
-        is_kept = spent_s - waited_s <= _LIE * told_s + _LIE_S
-        if is_kept or (spent_s <= away_s and away_s <= otherwise_s(n)):
-            self._strikes = 0
-            self._honest += 1
-            if self._honest >= _HONEST:
-                self._asides = 0
-            return True
-        if now_s - away_s < self._struck_at_s:
-            return True
-        self._strikes += 1
-        self._honest, self._struck_at_s = 0, now_s
-        if self._strikes >= (_STRIKES if not self._asides else 1):
-            took = f"{(spent_s - waited_s) * 1e3:.3g} ms, {told_s * 1e3:.3g} ms were told"
+
+        def is_best() -> bool:
+            return spent_s <= away_s <= otherwise_s(n)
+
+        is_wrong = self._check.record_answer(work_s, told_s, away_s, is_best, now_s)
+        if is_wrong:
+            took = f"{work_s * 1e3:.3g} ms, {told_s * 1e3:.3g} ms were told"
             self.set_aside(now_s, f"takes longer than it tells (length {n}: {took})")
-            return False
-        return True
+        return not is_wrong
