@@ -59,9 +59,21 @@ class Request:
     """The limit of its processing time here, if other nodes depend on this endpoint."""
     patience_s: float | None = None
     """How long the node that sent it waits; None for a client's."""
+    sender: "Request | None" = None
+    """The same request at the node that sent it; None for a client's."""
 
     _terms: tuple[float, Terms] | None = None
     """The last result of `terms_at`, with its time."""
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether a second endpoint has answered instead, here or at a node on the way to the client."""
+        at: Request | None = self
+        while at is not None:
+            if at.is_hedged and (at.is_over or at.is_dropped):
+                return True
+            at = at.sender
+        return False
 
     def terms_at(self, now_s: float) -> Terms:
         if self._terms is None or self._terms[0] != now_s:

@@ -187,7 +187,7 @@ class _Simulation:
 
     def _count_work(self, asked: Request | None, seconds: float) -> None:
         self._work_s += seconds
-        if asked is not None and asked.is_hedged and (asked.is_over or asked.is_dropped):
+        if asked is not None and asked.is_unused:
             self._unused_s += seconds
 
     # -- above (serve/upstream)
@@ -250,7 +250,7 @@ class _Simulation:
 
         assert away.timeout is not None
         above = Request(peer, asked.number, asked.n, due_s, asked.floor, trail, self._clock.now_s, reply)
-        above.patience_s, away.above = away.timeout.seconds, above
+        above.patience_s, above.sender, away.above = away.timeout.seconds, asked, above
         self._dispatch.dispatch(above)
 
     def _back(self, away: ForwardedRequest, answer: Answer | None, told: CurveAdvert, spent_s: float) -> None:

@@ -96,6 +96,26 @@ def test_each_request_is_answered_once_or_refused_and_a_run_repeats(policy: str)
     assert (first.accuracy[is_answered] >= floors[is_answered]).all()
 
 
+@pytest.mark.parametrize("has_gateway", [False, True])
+def test_all_work_of_a_hedged_fleet_is_used_or_unused(has_gateway: bool) -> None:
+    """The work of the cloud was not counted as unused if the gateway between them had been dropped."""
+    level, slow_s = (ElasticLevel(0.9, 1.0),), 34.9
+    slower = Steps((0.0, slow_s), (1.0, 8.0))
+    cloud = NodeSpec("cloud", 2, (MachineSpec(LOCAL, 0.06, level, slower),))
+    link = Link(0.01, 1e9)
+    device = NodeSpec("device", 0, (MachineSpec(LOCAL, 0.2, level),), ((1, link),))
+    gateway = NodeSpec("gateway", 1, (MachineSpec(LOCAL, 9.0, level),), ((2, link),))
+    nodes = (device, gateway, cloud) if has_gateway else (device, cloud)
+    times = [20.0 + 1.5 * i for i in range(40)]  # the device has heard of the cloud by then
+    fleet = Fleet(nodes, requests_at(times, (RequestKind(1.0, 0.6, 0.85),)))
+    run = simulate_fleet(fleet, RouterSettings(48, probe_after_s=None, ping_after_s=2.0))
+    assert (run.by >= 0).all()
+    assert run.by[-1] == 0, "work upstream has ended"
+    used_s = np.where(run.by == 0, 0.2, np.where(run.at_s > slow_s, 0.06 * 8.0, 0.06)).sum()
+    assert run.unused_s >= 0.06 * 8.0
+    assert run.work_s == pytest.approx(used_s + run.unused_s)
+
+
 def test_requests_go_by_their_own_ancestors_alone() -> None:
     """Of a tree: itself, its gateway, the cloud."""
     fleet = draw_fleet(tree(), 1500, seed=2)
