@@ -1,7 +1,9 @@
 """How a node opens a model: its memory outside the division of a budget, and its arithmetic."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import httpx
@@ -11,17 +13,22 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import pliant
+from pliant.api.compile_onnx import compile_image
 from pliant.cli.node import NodeArguments
 from pliant.cli.shared import model_arguments
 from pliant.cli.shared.model_arguments import ModelArguments
 from pliant.cli.shared.node_models import model_entries
 from pliant.cluster.net.key import new_key
+from pliant.compiler.aot.compiled_directory import save
+from pliant.compiler.executable.call import Target
 from pliant.errors import BudgetError, ClusterError, InputError
+from pliant.kernels.emit.isa import host_isa
 from pliant.run.process_memory import MemoryBudget
 from pliant.serve.repository.model_entry import ModelEndpoints, OpenModel
 from tests.cluster.processes import small_model
 from tests.cluster.test_clustered import write_key
 from tests.graded_store import graded_store as graded_store
+from tests.models.onnx_models import parse
 from tests.serve.nodes import PATIENCE_S, asking, running_models
 from tests.serve.repository.test_models_under_load import sums
 from tests.tiny import tiny_spec, write_model
@@ -86,6 +93,85 @@ def test_weights_that_fit_are_chosen_within_what_others_leave_of_the_memory(tmp_
     whole = taken("auto", 5_000_000)
     assert whole == taken(None, 5_000_000)
     assert taken("auto", whole - 1) < whole
+
+
+def _pictures(folder: Path) -> Path:
+    """A model that cannot batch: its weights take 59 KB, its arena 512 KB or more."""
+    rng = np.random.default_rng(0)
+    model = parse(
+        "g (float[1,8,64,64] x) => (float[1,32,64,64] y) { "
+        "c = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (x, k) r = Relu(c) "
+        "y = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (r, l) }"
+    )
+    for name, shape in (("k", (32, 8, 3, 3)), ("l", (32, 32, 3, 3))):
+        array = rng.standard_normal(shape).astype(np.float32)
+        model.graph.initializer.append(numpy_helper.from_array(array, name))
+    onnx.save(model, folder / "pictures.onnx")
+    return folder / "pictures.onnx"
+
+
+def _run_beside(session: Any, n_workers: int) -> None:
+    """Let all workers run at the same time."""
+    request, begun = session.request(session.sample(1)), Barrier(n_workers, timeout=60)
+
+    def ask(_: int) -> int:
+        begun.wait()
+        return len(session.answers_beside([request]))
+
+    with ThreadPoolExecutor(n_workers) as threads:
+        assert sum(threads.map(ask, range(4 * n_workers))) == 4 * n_workers
+
+
+@pytest.mark.parametrize("is_compiled", [True, False])
+def test_a_model_has_as_many_workers_as_a_shared_budget_has_room_for(
+    tmp_path: Path, is_compiled: bool
+) -> None:
+    """A compiled directory was refused unless all its workers fitted; those of an ONNX model did not count,
+    nor those of `--compute-workers`.
+    """
+    source = _pictures(tmp_path)
+    _, image, _ = compile_image(source, Target(host_isa(), 8))
+    if is_compiled:
+        source = tmp_path / "compiled"
+        save(image, source)
+    scratch = -(-image.scratch_bytes // 64) * 64
+
+    def opened(room: int, n_workers: int | None) -> tuple[int, int]:
+        """The workers, and the bytes reserved, which are those in memory."""
+        budget, other = MemoryBudget(100_000_000), {"another owner"}
+        budget.reserve_fixed(other, budget.total_bytes - room)
+        entry = ModelArguments(source=str(source), threads=8).entry(
+            ModelEndpoints(), compute_workers=n_workers
+        )
+        for _ in range(2):  # what it takes is known when it is opened again
+            one = entry.open(budget)
+            session, n_bytes = one.local, room - budget.free_bytes
+            session.divide_threads(n_workers)  # as the node does
+            n, memory = session.most_beside, session.memory
+            assert memory.predicted_bytes == n_bytes <= room
+            session.divide_threads(8)
+            assert session.memory.predicted_bytes <= n_bytes
+            session.divide_threads(n_workers)
+            _run_beside(session, n)
+            assert session.memory.measured_bytes <= n_bytes
+            (share,) = (one for one in budget.shares if one.held_bytes)
+            assert share.held_bytes == n_bytes
+            session.close()
+            one.close()
+        return n, n_bytes
+
+    _, least = opened(90_000_000, 1)
+    every = {n: n * (image.arena_bytes + 8 // n * scratch) for n in range(2, 9)}
+    assert 0 <= least - image.arena_bytes < (1 if is_compiled else 300_000)
+    assert opened(least, None) == opened(least, 8) == (1, least)
+    assert opened(90_000_000, None) == (4, least + every[4])
+    assert opened(90_000_000, 8) == (8, least + every[8])
+    for n in (2, 3):  # all threads have scratch
+        room = least + n * image.arena_bytes + 8 * scratch
+        assert opened(room, 8) == (n, least + every[n])
+        assert opened(room - 1, 8)[0] == n - 1
+    with pytest.raises(BudgetError):
+        opened(least - 1, 1)
 
 
 @pytest.mark.parametrize("is_split_only", [True, False])

@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 
 import pliant
 from pliant.api.compile_onnx import compile
 from pliant.api.resolve import resolve
 from pliant.errors import GraphError, InputError, ModelError
 from pliant.run.array_sessions.onnx_session import OnnxSession
+from pliant.run.graph.graph_runner import GraphRunner
 from tests.models.onnx_models import linear, parse
 
 SUM = parse("g (float[N,3] x, float[N,3] w) => (float[N,3] y) { y = Add(x, w) }")
@@ -336,6 +337,34 @@ def test_sessions_of_equal_threads_share_a_pool() -> None:
     second = compile(SUM, threads=2)
     assert threading.enumerate() == threads
     assert {first.plan.n_threads, second.plan.n_threads} == {2}
+
+
+def test_its_need_is_that_of_its_memory() -> None:
+    """Weights of kernels, as given, and the arena; explanations had only the first, and no limit."""
+    model = parse("g (float[B,256] x) => (float[B,256] y) { y = MatMul(x, w) }")
+    model.graph.initializer.append(numpy_helper.from_array(np.eye(256, dtype=np.float32), "w"))
+    session = compile(model, threads=1, memory="20MB")
+    session.run({"x": np.ones((4000, 256), np.float32)})
+    need = session.need(4000)
+    assert need.held_bytes == session.memory.measured_bytes >= 2 * 256 * 256 * 4
+    assert need.most_bytes == 20_000_000
+
+
+def test_its_need_is_told_during_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node explains on its event loop, which must not wait for an answer in progress."""
+    session = compile(SUM, threads=1)
+    session.run({"x": _rows(2), "w": _rows(2)})
+    asked, walk = list[int](), GraphRunner.walk
+
+    def explained(runner: GraphRunner, *args: Any) -> Any:
+        thread = threading.Thread(target=lambda: asked.append(session.need(2).held_bytes), daemon=True)
+        thread.start()
+        thread.join(60)
+        return walk(runner, *args)
+
+    monkeypatch.setattr(GraphRunner, "walk", explained)
+    session.run({"x": _rows(2), "w": _rows(2)})
+    assert asked == [session.need(2).held_bytes]
 
 
 def test_more_memory_than_the_machine_has_is_refused() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pliant.api.compile_onnx import compile
-from pliant.errors import InputError
+from pliant.errors import GraphError, InputError
 from pliant.run.batches.feed_batcher import COUNTS
 from pliant.run.batches.request_batcher import balance_parts
 from tests.models.onnx_models import parse
@@ -271,6 +271,35 @@ PICTURES = parse(
     "g (float[N,3,H,W] x, float[4,3,3,3] k) => (float[N,4,1,1] y) { "
     "c = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (x, k) r = Relu(c) y = GlobalAveragePool(r) }"
 )
+
+
+VALID = parse(
+    "g (float[N,3,H,W] x, float[4,3,3,3] k) => (float[N,4,1,1] y) { "
+    "c = Conv <kernel_shape = [3, 3]> (x, k) r = Relu(c) y = GlobalAveragePool(r) }"
+)
+
+
+def test_a_model_without_batches_needs_no_valid_sample_to_run_its_requests_beside_each_other() -> None:
+    """A picture of 1 x N is smaller than a kernel of 3 x 3: nothing was ever prepared, and all ran alone."""
+    session, alone = compile(VALID, threads=2), compile(VALID, threads=1)
+    rng, sizes = np.random.default_rng(0), [(16, 12), (9, 20), (3, 3)]
+    kernel = rng.standard_normal((4, 3, 3, 3)).astype(np.float32)
+    feeds = [
+        {"x": rng.standard_normal((1, 3, *sizes[i % 3])).astype(np.float32), "k": kernel} for i in range(12)
+    ]
+    requests = [session.request(one) for one in feeds]
+    session.answer(requests[0])
+    with pytest.raises(GraphError):
+        session.prepare_together(8)
+    assert len({session.together(request) for request in requests} - {None}) == 1
+    assert None not in {session.together(request) for request in requests}
+    assert (session.most_beside, session.pace_beside) == (2, 2)
+    with ThreadPoolExecutor(6) as threads:
+        found = list(threads.map(lambda request: session.answers_beside([request])[0], requests))
+    for one, reply in zip(feeds, found, strict=True):
+        np.testing.assert_allclose(reply.outputs["y"], alone.run(one)["y"], rtol=1e-5, atol=1e-6)
+    session.divide_threads(1)
+    assert {session.together(request) for request in requests} == {None}
 
 
 @pytest.mark.parametrize("dims", [{}, {"N": 1, "H": 16, "W": 12}], ids=["open", "fixed"])

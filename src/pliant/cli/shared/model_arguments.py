@@ -82,15 +82,27 @@ class ModelArguments:
     announce: bool = False
     load: bool = True
 
-    def entry(self, endpoints: ModelEndpoints, *, has_upstreams: bool = False) -> ModelEntry:
+    def entry(
+        self,
+        endpoints: ModelEndpoints,
+        *,
+        has_upstreams: bool = False,
+        compute_workers: int | None = None,
+    ) -> ModelEntry:
         """Return the entry for a repository. Raises PliantError for a source that names no model.
 
         With `has_upstreams` a model that only a cluster runs waits for no worker: upstreams may answer.
+        `compute_workers` is the node's option.
         """
         model = self.resolve_model()
         return ModelEntry(
             key=ModelKey(model.name, self.version),
-            open=partial(self.open_sessions, measured=MeasuredBytes(), has_upstreams=has_upstreams),
+            open=partial(
+                self.open_sessions,
+                measured=MeasuredBytes(),
+                has_upstreams=has_upstreams,
+                compute_workers=compute_workers,
+            ),
             source=self.source,
             settings=self,
             stamp=self._stamp,
@@ -98,11 +110,11 @@ class ModelArguments:
             is_initial=self.load,
         )
 
-    def found(self, key: ModelKey, measured: MeasuredBytes) -> ModelEntry:
+    def found(self, key: ModelKey, measured: MeasuredBytes, compute_workers: int | None = None) -> ModelEntry:
         """Return the entry of a source that is checked only when opened; its files may be incomplete."""
         return ModelEntry(
             key=key,
-            open=partial(self.open_sessions, measured=measured),
+            open=partial(self.open_sessions, measured=measured, compute_workers=compute_workers),
             source=self.source,
             settings=self,
             stamp=self._stamp,
@@ -138,19 +150,25 @@ class ModelArguments:
         return model
 
     def open_sessions(
-        self, memory: MemoryBudget | None, measured: MeasuredBytes, *, has_upstreams: bool = False
+        self,
+        memory: MemoryBudget | None,
+        measured: MeasuredBytes,
+        *,
+        has_upstreams: bool = False,
+        compute_workers: int | None = None,
     ) -> OpenModel:
         """Open this device's session and the cluster's; only the latter for models that only clusters run.
 
         They share `memory` with other models. A limit of the model's own is reserved in it instead, or else,
-        before a model that cannot share it is opened, what it took the last time. The cluster's weights of
-        this device are reserved in addition, as `reserve_weights` does.
+        before a model that cannot share it is opened, what it took the last time with one compute worker: it
+        gets as many as there is room for, at most `compute_workers`. The cluster's weights of this device are
+        reserved in addition, as `reserve_weights` does.
         """
         model = self.resolve_model()
         with ExitStack() as stack:
             local = None
             if not isinstance(model, EncoderModel) or self.cluster is None:
-                local = self._local(model, memory, measured, stack)
+                local = self._local(model, memory, measured, stack, compute_workers)
             shared = None
             if self.cluster is not None:
                 shared = self._of_cluster(model, memory, stack, is_alone=local is None and not has_upstreams)
@@ -164,7 +182,12 @@ class ModelArguments:
         return OpenModel(answers, shared if local is not None else None, energy, close)
 
     def _local(
-        self, model: Model, budget: MemoryBudget | None, measured: MeasuredBytes, stack: ExitStack
+        self,
+        model: Model,
+        budget: MemoryBudget | None,
+        measured: MeasuredBytes,
+        stack: ExitStack,
+        n_workers: int | None,
     ) -> Session[Any]:
         """Raises BudgetError if the budget is too small for it."""
         shares = self.memory is None and isinstance(model, ElasticModel | RecurrentNetwork)
@@ -192,9 +215,14 @@ class ModelArguments:
         )
         stack.enter_context(session)
         session.budgeted = session.budgeted or reserved
-        if budget is not None and self.memory is None and not shares:
-            measured.stamp, measured.n_bytes = model.identity, _taken_bytes(session)
-            budget.reserve_fixed(reserved, measured.n_bytes)
+        if budget is None or self.memory is not None or shares:
+            session.divide_threads(n_workers)
+            return session
+        session.divide_threads(1)
+        measured.stamp, measured.n_bytes = model.identity, _taken_bytes(session)
+        budget.reserve_fixed(reserved, measured.n_bytes)
+        session.divide_threads(n_workers, budget.room_for(reserved))
+        budget.reserve_fixed(reserved, session.memory.predicted_bytes)
         return session
 
     def _of_cluster(

@@ -173,7 +173,8 @@ def model_entries(args: "NodeArguments", tables: Sequence[TomlTable]) -> list[Mo
     def entry_of(model: ModelArguments, own: ModelEndpoints) -> ModelEntry:
         upstreams = args.upstream if own.upstreams is None else own.upstreams
         discovers = args.discover if own.discovers is None else own.discovers
-        return model.entry(own, has_upstreams=bool(upstreams or discovers))
+        are_others = bool(upstreams or discovers)
+        return model.entry(own, has_upstreams=are_others, compute_workers=args.compute_workers)
 
     entries = [entry_of(ModelArguments(**common | parse_model(text)), ModelEndpoints()) for text in named]
     for table in tables:
@@ -255,7 +256,7 @@ def found_models(args: "NodeArguments") -> Callable[[], Sequence[ModelEntry]]:
             options = ModelArguments(
                 source=str(source), name=key.name, version=key.version, load=False, **common
             )
-            found.append(options.found(key, measured[key]))
+            found.append(options.found(key, measured[key], args.compute_workers))
         return found
 
     return find

@@ -96,7 +96,7 @@ class ThreadPool:
         with self._mutex.lock:
             if scratch_bytes <= self._scratch_bytes:
                 return
-            n_bytes = -(-scratch_bytes // _CACHE_LINE) * _CACHE_LINE
+            n_bytes = aligned_scratch(scratch_bytes)
             self._scratch = aligned_bytes(self.n_threads * n_bytes)
             self._context.scratch = self._scratch.ctypes.data
             self._context.scratch_bytes = self._scratch_bytes = n_bytes
@@ -179,3 +179,8 @@ def _stop_workers(stop: "ctypes._FuncPointer", context: int, workers: list[threa
     stop(context)
     for worker in workers:
         worker.join()
+
+
+def aligned_scratch(scratch_bytes: int) -> int:
+    """The bytes that a pool has for `scratch_bytes` on one thread: whole cache lines."""
+    return -(-scratch_bytes // _CACHE_LINE) * _CACHE_LINE

@@ -20,6 +20,7 @@ from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.models.encoder.encoder_graph import ComputeDtype
 from pliant.plan.precision import PrecisionChoice
 from pliant.quantities import check_whole
+from pliant.run.array_sessions.array_memory import SessionArrays, array_memory
 from pliant.run.array_sessions.array_plan import ArrayPlan, image_plan
 from pliant.run.array_sessions.input_sizes import input_length, shapes_of_length
 from pliant.run.batches.buckets import Buckets
@@ -29,7 +30,8 @@ from pliant.run.batches.parallel_runs import ParallelRuns
 from pliant.run.batches.request_batcher import RequestBatcher
 from pliant.run.graph.array_stage import AllTensors, Tensors
 from pliant.run.graph.graph_runner import GraphRunner
-from pliant.run.session.feeds import FeedsLike, convert_feeds
+from pliant.run.memory_use import MemoryNeed, MemoryUse
+from pliant.run.session.feeds import FeedsLike, convert_feeds, name_feed
 from pliant.run.session.ports import Feeds, Shapes, describe_session, shapes_of
 from pliant.run.session.session import Session
 from pliant.run.session.text_feeds import text_of
@@ -63,9 +65,8 @@ class ArraySession(Session[None]):
         *,
         buckets: Buckets = Buckets(),  # noqa: B008 - frozen
         memory_bytes: int | None = None,
-        most_workers: int | None = None,
     ) -> None:
-        """With `memory_bytes` there are at most `most_workers` workers, whose arenas fit into it."""
+        """With `memory_bytes` there is one worker, since each has an arena of its own."""
         super().__init__(dilation)
         self.name, self.inputs, self.outputs = name, tuple(inputs), tuple(outputs)
         self._tensors = tuple(port for port in self.inputs if port.element is None)
@@ -76,7 +77,7 @@ class ArraySession(Session[None]):
         self._request_batcher = RequestBatcher(
             self._tensors, self.outputs, n_threads, memory_bytes is not None
         )
-        self._parallel = ParallelRuns(n_threads, library, most_workers)
+        self._parallel = ParallelRuns(n_threads, library, memory_bytes is not None)
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{self._pool.n_threads} threads"
@@ -88,15 +89,8 @@ class ArraySession(Session[None]):
         `reply.output` is the array of a model with one output, `reply.outputs` has all by name. Raises
         InputError as `run` does, and for a model with several inputs.
         """
-        if len(self.inputs) != 1:
-            names = [port.name for port in self.inputs]
-            raise InputError(f"the model has {len(names)} inputs, {names}: call run({{name: array, ...}}).")
-        if isinstance(value, Mapping):
-            raise InputError(
-                "a call takes the input's array, without a name: by name, call run({name: array})."
-            )
         start_s = time.perf_counter()
-        arrays = convert_feeds(self.inputs, {self.inputs[0].name: value})
+        arrays = convert_feeds(self.inputs, name_feed(self.inputs, value))
         outputs = self._run(arrays, None)
         seconds = time.perf_counter() - start_s
         return Reply(outputs, self.name, seconds, None, input_length(self.inputs, arrays))
@@ -119,11 +113,14 @@ class ArraySession(Session[None]):
             return answers
 
     @property
-    @abstractmethod
-    def weight_bytes(self) -> int:
-        """Bytes of the weights held, in the form that kernels read. The weights of a loaded model are
-        memory-mapped.
-        """
+    def memory(self) -> MemoryUse:
+        """The memory predicted when images were made, with that of each worker, and measured now."""
+        with self._turns.lock:
+            worker_bytes = self._parallel.worker_bytes(self._runners()) if self.most_beside > 1 else 0
+            return array_memory(self._arrays, self._pool, self._memory_bytes, worker_bytes)
+
+    def need(self, length: int, accuracy: float | None = None) -> MemoryNeed:
+        return MemoryNeed(self._arrays.n_bytes, self._memory_bytes)
 
     @property
     def compute(self) -> ComputeDtype | None:
@@ -200,7 +197,7 @@ class ArraySession(Session[None]):
 
     def together(self, request: Request) -> Hashable | None:
         batcher = self._batcher
-        return None if batcher is None else batcher.key(_shapes(request))
+        return None if batcher is None else batcher.key(_shapes(request), self.most_beside > 1)
 
     def answers(self, requests: Sequence[Request]) -> list[Reply[None]]:
         batcher = self._batcher
@@ -235,13 +232,18 @@ class ArraySession(Session[None]):
     def most_beside(self) -> int:
         return 1 if self._batcher is None else self._parallel.n_workers
 
-    def divide_threads(self, n_workers: int | None) -> None:
+    def divide_threads(self, n_workers: int | None, most_bytes: int | None = None) -> None:
         with self._turns.lock:
-            self._parallel.divide(n_workers)
+            self._parallel.close()  # its memory does not count as that of all else
+            if most_bytes is not None:
+                memory = array_memory(self._arrays, self._pool, self._memory_bytes, 0)
+                most_bytes -= memory.predicted_bytes
+            self._parallel.divide(n_workers, most_bytes, self._runners())
 
     @property
     def pace_beside(self) -> float:
-        return 1.0 if self._batcher is None else self._batcher.pace_beside
+        batcher = self._batcher
+        return 1.0 if batcher is None else batcher.pace_beside or self._parallel.pace
 
     @property
     def most_together(self) -> int:
@@ -334,6 +336,11 @@ class ArraySession(Session[None]):
     def _runners(self) -> Sequence[GraphRunner]:
         """The current runners, the latest last."""
 
+    @property
+    @abstractmethod
+    def _arrays(self) -> SessionArrays:
+        """The arrays in memory now; also during a run on another thread."""
+
     def _run(self, feeds: FeedsLike, out: Feeds | None) -> Tensors:
         start_s = self._clock()
         arrays = convert_feeds(self.inputs, feeds)
@@ -370,18 +377,9 @@ class ArraySession(Session[None]):
         return Reply(self._run(request.tensors, None), self.name, 0.0, None, request.length)
 
     def _plan(self, runners: Sequence[GraphRunner]) -> ArrayPlan:
-        images = tuple(map(image_plan, runners))
-        return ArrayPlan(
-            self.name,
-            self.inputs,
-            self.outputs,
-            self._pool.n_threads,
-            self.weight_bytes,
-            self.arena_bytes,
-            images,
-            self.compute,
-            self.precision,
-        )
+        images, ports = tuple(map(image_plan, runners)), (self.inputs, self.outputs)
+        sizes, precision = (self.weight_bytes, self.arena_bytes), (self.compute, self.precision)
+        return ArrayPlan(self.name, *ports, self._pool.n_threads, *sizes, images, *precision)
 
     def _check_open(self) -> None:
         if self._closed:

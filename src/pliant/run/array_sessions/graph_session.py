@@ -12,11 +12,10 @@ from pliant.ir.port import static_port
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.run.arena import Arena
-from pliant.run.array_sessions.array_memory import array_memory
+from pliant.run.array_sessions.array_memory import SessionArrays
 from pliant.run.array_sessions.array_session import ArraySession
 from pliant.run.graph.array_stage import AllTensors, ExecutableStage
 from pliant.run.graph.graph_runner import GraphRunner, one_stage_runner
-from pliant.run.memory_use import MemoryUse
 from pliant.run.session.ports import Feeds, Shapes
 
 
@@ -49,41 +48,18 @@ class GraphSession(ArraySession):
             [static_port(x, t) for x, t in side.items()]
             for side in (saved.program.inputs, saved.program.outputs)
         )
-        self._scratch_bytes = pool.n_threads * saved.program.scratch_bytes
-        most_workers = None
-        if memory_bytes is not None:
-            left = memory_bytes - needed - self._scratch_bytes
-            most_workers = max(1, left // max(needed, 1))
-        super().__init__(
-            name,
-            inputs,
-            outputs,
-            pool,
-            library,
-            dilation,
-            memory_bytes=memory_bytes,
-            most_workers=most_workers,
-        )
+        super().__init__(name, inputs, outputs, pool, library, dilation, memory_bytes=memory_bytes)
         self._arena = Arena()
         stage = ExecutableStage(saved.program, saved.weights, saved.addresses, pool, self._arena)
         self._kept: tuple[GraphRunner, ...] = (one_stage_runner(stage, pool),)
         self.identity = saved.identity
+        if memory_bytes is not None:
+            self._parallel.divide(pool.n_threads, memory_bytes - needed, self._kept)
+            self._parallel.divide(None)
 
     @property
     def weight_bytes(self) -> int:
         return sum(array.nbytes for runner in self._kept for array in runner.weights.values())
-
-    @property
-    def memory(self) -> MemoryUse:
-        """The memory predicted at compile time, with an arena for each worker, and the memory in use now."""
-        with self._turns.lock:
-            n_workers, parallel_bytes = self.most_beside, 0
-            if n_workers > 1 and not self._closed:
-                parallel_bytes = n_workers * self.arena_bytes + self._scratch_bytes
-            parallel = self._parallel.memory
-            return array_memory(
-                self._kept, self._pool, self._memory_bytes, self._arena, parallel, parallel_bytes
-            )
 
     def close(self) -> None:
         """Free all memory, after the runs in progress; a later run raises an error. The pool stays open."""
@@ -102,3 +78,7 @@ class GraphSession(ArraySession):
 
     def _runners(self) -> Sequence[GraphRunner]:
         return self._kept
+
+    @property
+    def _arrays(self) -> SessionArrays:
+        return SessionArrays(self._kept, self._arena, self._parallel.memory)

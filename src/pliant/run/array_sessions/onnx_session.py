@@ -28,7 +28,7 @@ from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.models.encoder.encoder_graph import ComputeDtype
 from pliant.models.onnx.onnx_file import OnnxModel
 from pliant.plan.precision import PrecisionChoice
-from pliant.run.array_sessions.array_memory import array_memory
+from pliant.run.array_sessions.array_memory import SessionArrays
 from pliant.run.array_sessions.array_plan import ArrayPlan
 from pliant.run.array_sessions.array_session import ArraySession, array_shapes
 from pliant.run.array_sessions.compile_times import CompileTimes
@@ -47,7 +47,6 @@ from pliant.run.graph.model_options import ModelOptions
 from pliant.run.graph.schedule_graph import ScheduleReport
 from pliant.run.host.block_stage import nested_runners
 from pliant.run.host.host_stage import copy_shared
-from pliant.run.memory_use import MemoryUse
 from pliant.run.session.feeds import FeedsLike, convert_feeds
 from pliant.run.session.ports import Feeds, Shapes, describe_session, fix_dims, shapes_of, whole_dims
 from pliant.settings import cache_folder
@@ -87,7 +86,6 @@ class OnnxSession(ArraySession):
         inputs = [fix_dims(port, dims) for port in model.inputs]
         outputs = [fix_dims(port, dims) for port in model.outputs]
         options.check_ports((*inputs, *outputs))
-        n_bytes = options.memory_bytes
         super().__init__(
             name,
             inputs,
@@ -96,8 +94,7 @@ class OnnxSession(ArraySession):
             library,
             dilation,
             buckets=options.buckets,
-            memory_bytes=n_bytes,
-            most_workers=None if n_bytes is None else 1,  # each has an arena of its own
+            memory_bytes=options.memory_bytes,
         )
         self._model = model
         self._library = library
@@ -131,14 +128,6 @@ class OnnxSession(ArraySession):
     @property
     def weight_bytes(self) -> int:
         return sum({id(a): a.nbytes for one in self._runners() for a in one.weights.values()}.values())
-
-    @property
-    def memory(self) -> MemoryUse:
-        """Memory predicted when images were made, and measured now. `weights` gives their bits."""
-        with self._turns.lock:
-            own, parallel, most = self._compiler, self._parallel.memory, self._memory_bytes
-            given = own.weights.given
-            return array_memory(self._runners(), self._pool, most, own.arena, parallel, given=given)
 
     @property
     def weights(self) -> WeightFormat:
@@ -222,6 +211,11 @@ class OnnxSession(ArraySession):
     def _runners(self) -> Sequence[GraphRunner]:
         every = chain.from_iterable(map(nested_runners, self._images.images))
         return tuple({id(runner): runner for runner in every}.values())
+
+    @property
+    def _arrays(self) -> SessionArrays:
+        own = self._compiler
+        return SessionArrays(self._runners(), own.arena, self._parallel.memory, own.weights.given)
 
     def _runner(self, feeds: AllTensors) -> tuple[GraphRunner, AllTensors]:
         fed = self._padded(feeds)

@@ -12,7 +12,7 @@ import numpy as np
 
 from pliant.kernels.runtime.fork_safe_lock import ForkSafeLock
 from pliant.kernels.runtime.jit import Library
-from pliant.kernels.runtime.thread_pool import ThreadPool
+from pliant.kernels.runtime.thread_pool import ThreadPool, aligned_scratch
 from pliant.run.arena import Arena
 from pliant.run.batches.divide_threads import ThreadShares, divide_threads
 from pliant.run.graph.graph_runner import GraphRunner
@@ -32,13 +32,13 @@ class ParallelRuns:
     """Persistent arenas for concurrent runs: one per thread for `run`, one per worker for `begin`, which has
     its share of the threads. Where a share is one thread, both use the same. The owner serialises calls.
 
-    A running call keeps its arena: calls that would change the arena wait for it. There are at most
-    `most_workers` workers.
+    A running call keeps its arena: calls that would change the arena wait for it. With `is_bounded` there is
+    one worker.
     """
 
-    def __init__(self, n_threads: int, library: Library, most_workers: int | None = None) -> None:
+    def __init__(self, n_threads: int, library: Library, is_bounded: bool = False) -> None:
         self._n_threads, self._library = n_threads, library
-        self._most = n_threads if most_workers is None else most_workers
+        self._most = 1 if is_bounded else n_threads
         self._shares = self._divided(None)
         self._threads: tuple[_Worker, ...] = ()
         self._workers: tuple[_Worker, ...] = ()
@@ -48,10 +48,32 @@ class ParallelRuns:
         """How many runs of `begin` may be in progress."""
         return self._shares.n_workers
 
-    def divide(self, n_workers: int | None) -> None:
-        """Change the number of workers, as `divide_threads`, after the runs in progress."""
+    def divide(
+        self, n_workers: int | None, most_bytes: int | None = None, images: Collection[GraphRunner] = ()
+    ) -> None:
+        """Change the number of workers, as `divide_threads`, after the runs in progress.
+
+        With `most_bytes` there are only as many, now and later, as have memory for these images within it
+        however the threads are divided, but at least one.
+        """
         self.close()
+        if most_bytes is not None:
+            arena_bytes, scratch_bytes = _needed_bytes(images)
+            fit = (most_bytes - self._n_threads * scratch_bytes) // max(arena_bytes, 1)
+            self._most = max(1, min(fit, divide_threads(self._n_threads, n_workers).n_workers))
         self._shares = self._divided(n_workers)
+
+    def worker_bytes(self, images: Collection[GraphRunner]) -> int:
+        """The memory of all workers for these images: an arena each, and scratch on each thread.
+
+        A single worker has none: its runs are beside no other, and need no memory of their own.
+        """
+        return _worker_bytes(self._shares, images)
+
+    @property
+    def pace(self) -> int:
+        """The most by which a run on a worker's share of the threads takes longer than on all of them."""
+        return -(-self._n_threads // self._shares.n_threads)
 
     @property
     def memory(self) -> list[np.ndarray]:
@@ -178,6 +200,18 @@ class _Worker:
         with self.turns.lock:
             self._own = {image: own for image, own in self._own.items() if image in images}
             self.arena.resize(max((own.arena_bytes for own in self._own.values()), default=0))
+
+
+def _worker_bytes(shares: ThreadShares, images: Collection[GraphRunner]) -> int:
+    arena_bytes, scratch_bytes = _needed_bytes(images)
+    each = arena_bytes + shares.n_threads * scratch_bytes
+    return shares.n_workers * each if shares.n_workers > 1 else 0
+
+
+def _needed_bytes(images: Collection[GraphRunner]) -> tuple[int, int]:
+    """The arena of one worker, and the scratch of each of its threads."""
+    arena_bytes = max((image.arena_bytes for image in images), default=0)
+    return arena_bytes, aligned_scratch(max((image.scratch_bytes for image in images), default=0))
 
 
 def _next(todo: _Todo) -> tuple[int, GraphRunner, Feeds] | None:

@@ -61,7 +61,7 @@ class RequestBatcher:
         self._batchers: dict[int, FeedBatcher] = {}
         self._ready: set[int] = set()
         self._parts: dict[tuple[int, int], int] = {}
-        self.pace_beside = 1.0
+        self.pace_beside: float | None = None
 
     @property
     def n_images(self) -> int:
@@ -82,12 +82,17 @@ class RequestBatcher:
             return None
         return _ROWS_ONLY if length is None else next((n for n in SIZES if n >= length), None)
 
-    def key(self, shapes: Shapes) -> Hashable | None:
+    def key(self, shapes: Shapes, is_beside: bool) -> Hashable | None:
         """Feeds with equal keys can run together now, or beside each other if `max_requests` is 1; None for
-        feeds that run alone on all threads, or that were not prepared.
+        feeds that run alone on all threads, or whose batches were not prepared.
+
+        Without batches there is nothing to prepare: a worker runs the executable of all threads. `is_beside`
+        says whether `begin` may be called.
         """
+        if not self._can_batch:
+            return _ROWS_ONLY if is_beside else None
         size = self.size(shapes)
-        return size if size in self._ready and (not self._can_batch or self._has_batches(size)) else None
+        return size if size in self._ready and self._has_batches(size) else None
 
     def are_alike(self, every: Iterable[Shapes]) -> bool:
         """Whether feeds of these shapes can be given to `answer` or `begin` together."""

@@ -63,6 +63,10 @@ class ArrayStage(Protocol):
     def arena_bytes(self) -> int:
         """The bytes of arena that it needs."""
 
+    @property
+    def scratch_bytes(self) -> int:
+        """The bytes of scratch that it needs on each thread."""
+
     def walk(self, tensors: AllTensors, out: Feeds | None) -> Tensors:
         """Its outputs; those of `out` are written into the arrays given there. Raises InputError."""
 
@@ -114,6 +118,10 @@ class ExecutableStage:
     @property
     def arena_bytes(self) -> int:
         return self.program.arena_bytes
+
+    @property
+    def scratch_bytes(self) -> int:
+        return self.program.scratch_bytes
 
     def run(self, feeds: FeedsLike, out: Feeds | None = None) -> Arrays:
         """As `walk`, after checking and converting the feeds."""

@@ -82,6 +82,11 @@ class GraphRunner:
         return max((stage.arena_bytes for stage in self.stages.values()), default=0)
 
     @property
+    def scratch_bytes(self) -> int:
+        """The scratch bytes that the stages need on each thread."""
+        return max((stage.scratch_bytes for stage in self.stages.values()), default=0)
+
+    @property
     def rows(self) -> list[CallEntry]:
         """The kernel calls of all steps, in order."""
         return [row for stage in self._run.stages for row in stage.rows]

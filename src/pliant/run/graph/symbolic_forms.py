@@ -110,7 +110,7 @@ class SizedStage:
         self.input_types = {x: t for x, t in numbers.inputs.items() if x not in made}
         self.output_types = numbers.outputs
         self.inputs, self.outputs = tuple(self.input_types), tuple(self.output_types)
-        self.arena_bytes = numbers.arena_bytes
+        self.arena_bytes, self.scratch_bytes = numbers.arena_bytes, numbers.scratch_bytes
 
     @cached_property
     def program(self) -> EncodedProgram:

@@ -134,7 +134,7 @@ class BlockStage:
     that no node makes are passed through.
     """
 
-    arena_bytes = 0
+    arena_bytes = scratch_bytes = 0
 
     def __init__(self, shared: BlockForms, sizes: tuple[int, ...]) -> None:
         self.shared, self.block = shared, shared.block

@@ -42,7 +42,7 @@ class HostStage:
             CallEntry(HOST_KERNEL, 0, 1, 1, node.name or node.output[0], op=node.op_type),
         )
         self.weights: Feeds = {}
-        self.arena_bytes = 0
+        self.arena_bytes = self.scratch_bytes = 0
         self.bodies = bodies
         self._wanted, self._made = tuple(node.input), tuple(node.output)
         self._known = {x: known[x] for x in self._wanted if x in known}

@@ -23,6 +23,16 @@ _NUMBERS, _ARRAYS = (list, tuple, bool, int, float), (np.ndarray, np.generic)
 _KINDS = re.compile("[bu]?(bool|int|float|complex)")
 
 
+def name_feed(ports: Sequence[Port], value: Any) -> dict[str, Any]:
+    """The feeds of a model with one input. Raises InputError for another, and for feeds by name."""
+    if len(ports) != 1:
+        names = [port.name for port in ports]
+        raise InputError(f"the model has {len(names)} inputs, {names}: call run({{name: array, ...}}).")
+    if isinstance(value, Mapping):
+        raise InputError("a call takes the input's array, without a name: by name, call run({name: array}).")
+    return {ports[0].name: value}
+
+
 def convert_feeds(ports: Sequence[Port], feeds: FeedsLike) -> dict[str, Any]:
     """Every input's array; a list of them for a sequence, None for an optional value that is absent.
 

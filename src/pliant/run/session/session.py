@@ -314,10 +314,11 @@ class Session(ABC, Generic[D]):
         """How many calls of `answers_beside` run at the same time; 1 if they are serialised."""
         return 1
 
-    def divide_threads(self, n_workers: int | None) -> None:
+    def divide_threads(self, n_workers: int | None, most_bytes: int | None = None) -> None:
         """Let `n_workers` calls of `answers_beside` run at the same time, if they are not serialised.
 
-        Each has its share of the threads; None is the default.
+        Each has its share of the threads; None is the default. With `most_bytes` there are only as many, now
+        and later, as have memory within it beside all else of the session, but at least one.
         """
 
     @property
