@@ -257,6 +257,13 @@ def test_an_option_of_one_model_is_refused_beside_a_single_one_too(tmp_path: Pat
     )
 
 
+def test_the_power_of_an_objective_stands_above_the_models(tmp_path: Path) -> None:
+    """The message did not say where: in the [[model]], where it stood, it does not hold for the node."""
+    text = 'objective = "energy"\n[[model]]\nsource = "sst2"\npower = "4.5"\n'
+    with pytest.raises(InputError, match=r'power = "4\.5", above the first \[\[model\]\]\.'):
+        read_options(written(tmp_path, text))
+
+
 def test_a_file_that_is_no_toml_or_names_no_model_says_so(tmp_path: Path) -> None:
     """TOML's own message has the line."""
     with pytest.raises(InputError, match="line 2"):

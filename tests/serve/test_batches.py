@@ -29,6 +29,8 @@ def test_a_batch_is_answered_as_its_rows_are() -> None:
         assert sorted(served.answered) == sorted(word.encode() for word in WORDS)
         stats = httpx.get(f"{node.url}/v2/models/upper/stats").json()["model_stats"][0]
         assert stats["inference_count"] == 40
+        for kind in ("compute_input", "compute_output"):
+            assert stats["inference_stats"][kind]["count"] == 40
         metadata = httpx.get(f"{node.url}/v2/models/upper").json()
         assert metadata["inputs"][0]["shape"] == [-1]
 

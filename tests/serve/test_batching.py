@@ -2,6 +2,7 @@
 
 import socket
 import threading
+import time
 from collections.abc import Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -22,13 +23,14 @@ from tests.serve.test_routing import until
 
 
 class Company(Upper):
-    """Upper, which answers up to eight texts together; `sizes` are those of its batches."""
+    """Upper, which answers up to eight texts together; `sizes` and `seconds` are those of its batches."""
 
     most_together = 8
 
     def __init__(self) -> None:
         super().__init__()
         self.sizes: list[int] = []
+        self.seconds: list[float] = []
         self.may_fail = False
 
     def together(self, request: Request) -> Hashable:
@@ -39,7 +41,11 @@ class Company(Upper):
         texts = [request.tensors["text"][0] for request in requests]
         if self.may_fail and {b"no", b"bug"} & {*texts}:
             raise ZeroDivisionError("one of them")
-        return super().answers(requests)
+        start_s = time.monotonic()
+        replies = super().answers(requests)
+        time.sleep(0.02)  # longer than the curve of a text alone says
+        self.seconds.append(time.monotonic() - start_s)
+        return replies
 
 
 def _behind(served: Company, run: Running, texts: Sequence[str], **terms: object) -> list[httpx.Response]:
@@ -76,6 +82,10 @@ def test_requests_that_wait_together_run_together() -> None:
         metrics = httpx.get(f"{run.url}/metrics").text
         (statistics,) = httpx.get(f"{run.url}/v2/models/upper/stats").json()["model_stats"]
     assert (statistics["inference_count"], statistics["execution_count"]) == (12, 3)
+    told = {row["batch_size"]: row["compute_infer"] for row in statistics["batch_stats"]}
+    assert {size: row["count"] for size, row in told.items()} == {1: 1, 3: 1, 8: 1}
+    for size, seconds in zip(served.sizes, served.seconds, strict=True):  # as the session itself timed them
+        assert seconds <= told[size]["ns"] / 1e9 < seconds + PATIENCE_S
     assert [_upper(answer) for answer in answers] == [text.upper() for text in texts]
     assert served.sizes == [8, 3]
     assert 'pliant_batch_size_sum{model="upper",model_version="1",target="local"} 12.0' in metrics

@@ -13,7 +13,8 @@ from pliant.errors import BudgetError, InputError
 from pliant.ir.dilation import Dilation
 from pliant.plan.split.activation_bytes import whole_memory_bytes
 from pliant.quantities import format_bytes, parse_bytes
-from pliant.run.process_memory import MemoryBudget, Reservation
+from pliant.run.process_memory import MemoryBudget
+from pliant.run.reservation import Reservation
 from pliant.settings import cache_folder
 
 T = TypeVar("T")

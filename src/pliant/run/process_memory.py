@@ -6,12 +6,13 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Protocol, final
+from typing import Protocol
 
 from pliant.errors import BudgetError, PliantError
 from pliant.kernels.runtime.fork_safe_lock import ForkSafeLock
 from pliant.plan.memory_shares import MemoryDemand, MemoryOption, RequestCount, cost_s, divide
 from pliant.quantities import format_bytes, parse_bytes
+from pliant.run.reservation import Reservation
 from pliant.run.sample_runs import is_sample
 from pliant.system import trim_heap
 
@@ -54,7 +55,8 @@ class BudgetedSession(Protocol):
 class MemoryShare:
     """The share of the model `name` in a budget, and the bytes of it in memory.
 
-    A share outside the division counts as held. An answer needs `loading_s` to load the rest. `n_asked`
+    A share outside the division is what its session may hold; 0 if the system can reclaim all of it, as of
+    weights that are mapped from a file. An answer needs `loading_s` to load the rest. `n_asked`
     counts the requests of about the last minute.
     """
 
@@ -83,17 +85,6 @@ class _Member:
     def frees_bytes(self) -> int:
         """What it needs for its answers and can free between them."""
         return self.needs_bytes - self.demand.least_bytes
-
-
-@final
-class Reservation:
-    """A share of a budget outside its division, for as long as this object lives or until its release.
-
-    `name` is that of its model; `requests` counts those that nodes report.
-    """
-
-    def __init__(self, name: str) -> None:
-        self.name, self.n_bytes, self.requests = name, 0, RequestCount(0.0)
 
 
 BudgetOwner = BudgetedSession | Reservation
@@ -146,7 +137,8 @@ class MemoryBudget:
         member, n_bytes = self._members.get(id(owner)), self._reserved.get(id(owner), 0)
         if isinstance(owner, Reservation):
             n_requests = owner.requests.at(self._clock())
-            return MemoryShare(owner.name, n_bytes, n_bytes, 0.0, n_requests) if n_bytes else None
+            share = MemoryShare(owner.name, n_bytes, owner.held_bytes, 0.0, n_requests)
+            return share if share.share_bytes or share.held_bytes else None
         if member is None:
             return None
         seconds, n_requests = _held_of(member.demand, n_bytes).seconds, member.requests.at(self._clock())

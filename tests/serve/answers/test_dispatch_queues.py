@@ -127,6 +127,7 @@ def test_an_answer_that_begins_as_it_is_called_off_counts_where_the_other_fails(
     first, second = run_to_end(made, run())
     assert (first.target, second.target) == (LOCAL, LOCAL)
     assert local.answered.count(b"") == 2, "once each"
+    assert not any(n_of(made, "unused_seconds").values()), "both answers were used"
 
 
 def test_an_endpoint_that_says_no_to_who_left_another_queue_is_not_asked_again() -> None:

@@ -141,10 +141,17 @@ def test_long_answers_are_packed_for_who_accepts_it(
     long = client.post(INFER, content=asking(text), headers=headers)
     assert long.json()["outputs"][0]["data"] == [text.upper()]
     assert long.headers.get("content-encoding") == coding
+    assert long.headers.get("vary") == "Accept-Encoding", "a cache keeps one answer for each coding"
     assert client.get("/metrics", headers=headers).headers.get("content-encoding") == coding
     short = client.post(INFER, content=asking("a"), headers=headers)
-    assert "content-encoding" not in short.headers
+    assert {"content-encoding", "vary"}.isdisjoint(short.headers)
     assert len(short.content) < LEAST_BYTES
+
+
+def test_all_lines_of_accept_encoding_are_read(client: httpx.Client) -> None:
+    """A list may be divided among lines (RFC 9110, 5.3); only the first one counted."""
+    lines = [("accept-encoding", "gzip;q=0"), ("accept-encoding", "deflate")]
+    assert client.get("/metrics", headers=lines).headers.get("content-encoding") == "deflate"
 
 
 def test_events_are_sent_as_they_come(client: httpx.Client) -> None:

@@ -70,6 +70,7 @@ def test_an_answer_has_the_requests_id_and_the_outputs_asked_for(client: httpx.C
     reply = client.post(INFER, content=asking("abc", id="7")).json()
     assert reply == {
         "model_name": "upper",
+        "model_version": "1",
         "id": "7",
         "outputs": [
             {"name": "upper", "datatype": "BYTES", "shape": [1], "data": ["ABC"]},

@@ -84,3 +84,10 @@ def test_statistics_tell_batches_and_the_times_of_decoding_and_encoding() -> Non
         rows = [(row["batch_size"], row["compute_infer"]) for row in one["batch_stats"]]
         assert shown == [(size, row["count"], row["ns"]) for size, row in rows]
         assert told.inference_stats.compute_input.ns == one["inference_stats"]["compute_input"]["ns"]
+
+
+def test_statistics_of_a_model_called_versions_are_those_of_all_its_versions() -> None:
+    """Its name was taken for a version in the path."""
+    with serving(Shelf("versions", "1"), Shelf("versions", "2")) as node:
+        assert [one["version"] for one in statistics(node.url, "versions/stats")] == ["1", "2"]
+        assert [one["version"] for one in statistics(node.url, "versions/versions/1/stats")] == ["1"]

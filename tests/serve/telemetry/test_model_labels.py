@@ -29,6 +29,9 @@ def responses(node: Running, **labels: str) -> float:
         ("GET", "/v2", 200),
         ("GET", "/openapi.json", 200),
         ("GET", "/nowhere", 404),
+        ("GET", "/v2/pliant/route?length=4&model=nope", 404),
+        ("GET", "/v2/pliant/route?length=4&model=first&version=9", 404),
+        ("GET", "/v2/pliant/peers?model=nope", 404),
         ("POST", "/v2/repository/models/second/load", 200),
     ],
 )
@@ -40,7 +43,7 @@ def test_what_is_for_no_model_is_not_counted_for_the_first(method: str, path: st
         assert "pliant-model-version" not in answer.headers
         assert responses(node, model="", status=str(status)) >= 1  # 2, if the scrape before counts as well
         assert responses(node, model="first") == responses(node, model="second") == 0
-    (line,) = [line for line in lines_of(stream) if line.get("path") == path]
+    (line,) = [line for line in lines_of(stream) if line.get("path") == path.partition("?")[0]]
     assert "model" not in line
 
 
@@ -145,3 +148,45 @@ def test_a_line_of_an_eviction_names_the_evicted_model_and_the_request_that_caus
     said = {line["message"]: (line["request_id"], line["model"]) for line in lines if "request_id" in line}
     assert said["first is evicted for second"] == ("order-8", "first")
     assert said["second is loaded"] == ("order-8", "second")
+
+
+@pytest.mark.parametrize(
+    ("query", "why"),
+    [
+        ("model=nope", "this node has no model 'nope'; it has 'first', 'late'."),
+        ("model=first&version=9", "first has no version '9'; it has 1."),
+        ("model=late", "the model late is not loaded (not loaded yet)"),
+    ],
+)
+def test_a_query_for_an_unavailable_model_says_why(query: str, why: str) -> None:
+    """The first model answered for it, or its own path was not found."""
+    late = Shelf("late", is_initial=False)
+    with serving(Shelf("first"), late) as node:
+        for path in ("/v2/pliant/route", "/v2/pliant/peers"):
+            url = f"{node.url}{path}?length=4&{query}"
+            told = httpx.get(url, headers=AS_OPERATOR, timeout=PATIENCE_S)
+            assert (told.status_code, told.json()["error"][: len(why)]) == (404, why)
+            labels = {"path": path, "status": "404", "model": "late" if "late" in query else ""}
+            assert responses(node, **labels) == 1
+
+
+def test_refusals_of_a_model_that_was_never_loaded_are_its_own() -> None:
+    """They had no model and the path `other`; so did calls over gRPC."""
+    client = pytest.importorskip("tritonclient.grpc", reason="tritonclient is not installed")
+    from tritonclient.utils import InferenceServerException
+
+    late = Shelf("late", "3", is_initial=False)
+    with serving(Shelf("first"), late, grpc=ANY_PORT) as node:
+        assert asked(node, "late").status_code == 503
+        assert asked(node, "late/versions/4").status_code == 404
+        path = "/v2/models/late/infer"
+        assert responses(node, model="late", model_version="3", path=path, status="503") == 1
+        assert responses(node, model="", path="other", status="404") == 1
+        tensor = client.InferInput("text", [1], "BYTES")
+        tensor.set_data_from_numpy(texts("ab"))
+        with client.InferenceServerClient(str(node.grpc)) as grpc, pytest.raises(InferenceServerException):
+            grpc.infer("late", [tensor])
+        assert responses(node, model="late", status="UNAVAILABLE") == 1
+        assert change(node, "late", "load").status_code == 200
+        assert asked(node, "late").status_code == 200
+        assert responses(node, model="late", path=path, status="503") == 1, "counters continue"

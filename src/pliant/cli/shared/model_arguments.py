@@ -31,7 +31,8 @@ from pliant.plan.precision import TOLERANCE, ComputePrecision
 from pliant.plan.submodel.plan_options import Depths
 from pliant.quantities import parse_bytes
 from pliant.route.choice.energy import RadioModel
-from pliant.run.process_memory import MemoryBudget, Reservation
+from pliant.run.process_memory import MemoryBudget
+from pliant.run.reservation import Reservation
 from pliant.run.session.session import Session
 from pliant.serve.answers.samples import sample_requests
 from pliant.serve.node.power import read_energy, read_radio
@@ -214,6 +215,7 @@ class ModelArguments:
             tolerance=self.tolerance,
         )
         stack.enter_context(session)
+        reserved.use(session)
         session.budgeted = session.budgeted or reserved
         if budget is None or self.memory is not None or shares:
             session.divide_threads(n_workers)
@@ -264,6 +266,8 @@ class ModelArguments:
             cluster.wait(1 if self.workers is None else self.workers, PATIENCE_S)
         address = cluster.address.removeprefix("tcp://")
         shared.name = model.name
+        if reserved is not None:
+            reserved.use(shared)
         shared.budgeted = reserved
         try:
             shared.look_again()  # measures the devices before the first request

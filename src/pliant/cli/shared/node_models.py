@@ -136,7 +136,8 @@ def _check_of_node(args: "NodeArguments") -> NodeCheck:
                 yield name, f"{shown} is an option of one model: write it into its [[model]]."
         counts_joules = "objective" in said and parse_objective(said["objective"]).per_joule
         if counts_joules and args.power is None and "power" not in said:
-            yield "objective", f'objective {_NO_POWER}: add power, such as power = "4.5".'
+            above = ", above the first [[model]]" if n_tables else ""
+            yield "objective", f'objective {_NO_POWER}: add power, such as power = "4.5"{above}.'
 
     return check
 

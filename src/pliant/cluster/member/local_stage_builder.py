@@ -15,7 +15,7 @@ from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.models.encoder.encoder_source import EncoderSource
 from pliant.profile.system_memory import free_memory_bytes
 from pliant.run.emulated_device import EmulatedDevice
-from pliant.run.memory_use import MemoryUse, scratch_part
+from pliant.run.memory_use import MemoryNeed, MemoryUse, scratch_part
 from pliant.system import rss_bytes, trim_heap
 
 SPARE_BYTES = 48 << 20
@@ -83,10 +83,14 @@ class LocalStageBuilder:
         shards = self._shards.get(source.whole.identity)
         return 0 if shards is None else shards.weight_bytes + shards.end_bytes
 
+    def need_of(self, source: EncoderSource) -> MemoryNeed:
+        """Return the bytes of a model's weights held here, and this device's limit if one was given. Fast."""
+        return MemoryNeed(self.bytes_of(source), None if self._bound_bytes is None else self._bound_bytes())
+
     def memory_of(self, source: EncoderSource) -> MemoryUse:
         """Return a model's memory use here, and this device's limit for weights if one was given."""
         shards = self._shards.get(source.whole.identity)
-        bound = None if self._bound_bytes is None else self._bound_bytes()
+        bound = self.need_of(source).most_bytes
         parts = () if shards is None else shards.memory()
         return MemoryUse(bound, parts, (scratch_part(self._pool),), rss_bytes())
 

@@ -30,7 +30,7 @@ from pliant.models.encoder.encoder_source import Encoder
 from pliant.models.tokenizer import TokenizedInput
 from pliant.plan.submodel.mixed_bits_accuracy import MixedBitsAccuracy
 from pliant.quantities import format_seconds, format_seconds_up, parse_seconds
-from pliant.run.memory_use import MemoryUse
+from pliant.run.memory_use import MemoryNeed, MemoryUse
 from pliant.run.session.feeds import FeedsLike
 from pliant.run.session.ports import copy_into
 from pliant.run.session.text_session import TextInput, Texts, TextSession
@@ -206,8 +206,6 @@ class ClusterSession(TextSession[ClusterDetails]):
         """Free the model's weights on all members, after a running answer. Idempotent."""
         self._runner.close()
 
-    # For nodes
-
     @property
     def max_items(self) -> int:
         """Maximum number of input items; Whisper reads two frames per row."""
@@ -232,8 +230,7 @@ class ClusterSession(TextSession[ClusterDetails]):
 
     def sample(self, length: int, seed: int = 0) -> dict[str, np.ndarray]:
         """Return random feeds of so many rows. Raises InputError for an unsupported length."""
-        made = self.encoder.sample(length, seed)
-        types = {port.name: port.dtype for port in self.inputs}
+        made, types = self.encoder.sample(length, seed), {port.name: port.dtype for port in self.inputs}
         return {name: array[None].astype(types[name], copy=False) for name, array in made.items()}
 
     @property
@@ -261,6 +258,9 @@ class ClusterSession(TextSession[ClusterDetails]):
 
     def most_length(self, like: Request | None = None) -> int | None:
         return self._runner.reach.most_n
+
+    def need(self, length: int, accuracy: float | None = None) -> MemoryNeed:
+        return self._primary.leader.builder.need_of(self.encoder)
 
     def compiling(self, request: Request) -> Timing | None:
         i, plans = cluster_levels.pick_level(self.levels(), request), self.planned_levels

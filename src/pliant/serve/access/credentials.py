@@ -97,20 +97,22 @@ class Credentials:
         return self._now.key_pair
 
     async def reload(self) -> None:
-        """Read all files now, and use them if they changed; what `use` is given meanwhile stays.
+        """Read all files now, and the authorities of the system; what `use` is given meanwhile stays.
 
-        Errors are logged, not raised.
+        Errors are logged, not raised: once, until the files change again.
         """
         before = self._now
+        self._seen = await asyncio.to_thread(_stamps, _paths(before.files, before.tls))
         try:
             found = await self.read(before.files, before.tls)
         except NodeError as error:
             _LOG.error("tokens and certificates were not reloaded: %s", error)
             return
-        if self._now is not before or found.stamps == before.stamps:
+        if self._now is not before:
             return
         self.use(found)
-        _LOG.warning("tokens and certificates were reloaded")
+        if found.stamps != before.stamps:
+            _LOG.warning("tokens and certificates were reloaded")
 
     async def read(self, files: TokenFiles, tls: Tls) -> CredentialSet:
         """Read these files for `use`; roles without a file keep their tokens. Raises NodeError."""
@@ -132,7 +134,6 @@ class Credentials:
                 continue
             found = await asyncio.to_thread(_stamps, paths)
             if found == last and found != self._seen:
-                self._seen = found
                 await self.reload()
             last = found
 

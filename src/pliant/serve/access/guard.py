@@ -64,14 +64,14 @@ class Guard:
         try:
             await self._app(scope, receive, self._add_headers(scope, request.path, send, identity))
         except asyncio.CancelledError:  # the client disconnected
-            self._count(scope, self._label(request.path), 499)
+            self._count(scope, self._label(scope, request.path), 499)
             raise
 
     def _add_headers(
         self, scope: Scope, path: str, send: Send, identity: Sequence[tuple[bytes, bytes]]
     ) -> Send:
         """Wrap `send` to add the headers of every response and count its status."""
-        label = self._label(path)
+        label = self._label(scope, path)
 
         def sending(message: Any) -> Awaitable[None]:
             if message["type"] == "http.response.start":
@@ -86,8 +86,10 @@ class Guard:
         metrics: Metrics = scope.get(ANSWERING, self._node).metrics
         metrics.child(metrics.responses, label, status).inc()
 
-    def _label(self, path: str) -> str:
-        return path if path in self._paths else "other"
+    def _label(self, scope: Scope, path: str) -> str:
+        """The path, if it is known or one of a known model; others would add labels without bound."""
+        is_of_model = ANSWERING in scope and bool(rule_for(scope["method"], path).path)
+        return path if path in self._paths or is_of_model else "other"
 
 
 def admit(

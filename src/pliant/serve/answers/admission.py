@@ -167,7 +167,9 @@ class Admission:
         def timed() -> None:
             start_s = self._clock()
             try:
-                done.set_result(WorkResult(work(), 0.0, self._clock() - start_s))
+                result = work()
+                spent_s = self._clock() - start_s
+                done.set_result(WorkResult(result, 0.0, spent_s, spent_s, spent_s))
             except BaseException as error:  # noqa: BLE001 - the error is passed to the caller
                 done.set_exception(error)
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Collection, Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from math import ceil
 from typing import Any, Literal, final
 
@@ -27,7 +28,7 @@ from pliant.route.choice.request_terms import Terms
 from pliant.route.curve_advert import CurveAdvert
 from pliant.route.node_messages import NodeTime
 from pliant.route.router import Router
-from pliant.serve.answers.hedged_call import call_hedged
+from pliant.serve.answers.hedged_call import call_hedged, result_of
 from pliant.serve.answers.metrics import Metrics
 from pliant.serve.answers.routed_request import RoutedAnswer, RoutedRequest, Tries
 from pliant.serve.answers.session_endpoint import SessionEndpoint
@@ -195,7 +196,7 @@ class Dispatcher:
         local = self._local_answer(choice, asked, tries, start)
         hedges = plan_hedges(local, lambda: self._fallback(choice, asked.pending, tries.failed))
         error: BaseException | None = None
-        answered: _AnsweredBy = "none"
+        used: asyncio.Task[RoutedAnswer | None] | None = None
         try:
             while under_way:
                 async with self._moving:
@@ -217,7 +218,7 @@ class Dispatcher:
                         continue
                     error = error or task.exception()
                     if task.exception() is None and (answer := task.result()) is not None:
-                        answered = "there" if task is first else "here"
+                        used = task
                         queued_s = tried_s if first.cancelled() else 0.0
                         spent = NodeTime(answer.spent.seconds + tried_s, answer.spent.waited_s + queued_s)
                         return replace(answer, spent=spent)
@@ -226,9 +227,11 @@ class Dispatcher:
             return None
         finally:
             if len(begun) > 1:
+                answered: _AnsweredBy = "none" if used is None else "there" if used is first else "here"
                 self.metrics.hedges.labels(choice.target, answered).inc()
             for task in begun:
-                task.add_done_callback(_retrieve_error)
+                if task is not used:
+                    task.add_done_callback(partial(self._drop, tries))
                 task.cancel()
 
     @property
@@ -238,10 +241,9 @@ class Dispatcher:
 
     async def _answer_once(self, choice: Choice, asked: RoutedRequest, tries: Tries) -> RoutedAnswer | None:
         """Like `_answer_hedged` without a possible second endpoint, which needs no extra task."""
-        task = asyncio.current_task()
-        assert task is not None
         answer = await self._attempt(choice, asked, tries)
-        if task.cancelling():  # work that has begun was completed despite the cancellation
+        if (task := asyncio.current_task()) and task.cancelling():  # work that has begun was completed
+            self._count_unused(answer, tries)
             raise asyncio.CancelledError
         return answer
 
@@ -288,6 +290,8 @@ class Dispatcher:
                 tried_s = self._clock() - start_s
                 await asyncio.sleep(0)  # lets it join the other queue
             answer = await begun
+            if (task := asyncio.current_task()) and task.cancelling():
+                self._count_unused(answer, tries)
         finally:
             if begun is not None:
                 begun.cancel()
@@ -342,11 +346,6 @@ class Dispatcher:
         terms = pending.terms_at(self._clock())
         return plan_hedge(pending.length, choice, here, terms, failed, barred)
 
-    def _network_s(self, choice: Choice, n: int, now_s: float) -> float:
-        """The network time of `choice`, without waiting and computing there."""
-        peer = self.router.state(choice.target, now_s)
-        return network_s(choice, n, 0.0 if peer is None else peer.wait_s)
-
     async def _call_upstream(self, choice: Choice, asked: RoutedRequest) -> RoutedAnswer:
         about: dict[str, SpanAttribute] = {
             "pliant.endpoint": choice.target,
@@ -362,9 +361,10 @@ class Dispatcher:
         _LOG.info("%s: length %d, to %s, %.6f s expected", asked.id, n, target, choice.seconds)
         sender_s = None if asked.route is None else asked.route.patience_s
         most_s = patience_s(pending.terms_at(start_s), sender_s)
-        network_s = 0.0 if pending.has_no_terms else self._network_s(choice, n, start_s)
+        peer = None if pending.has_no_terms else self.router.state(target, start_s)
+        link_s = network_s(choice, n, 0.0 if peer is None else peer.wait_s)  # without waiting and computing
         async with self.upstreams.slots.take(target, n, most_s, choice.option.level) as slot:
-            terms = Terms() if pending.has_no_terms else pending.forwarded_terms(self._clock(), network_s)
+            terms = Terms() if pending.has_no_terms else pending.forwarded_terms(self._clock(), link_s)
             left_s, objective = most_s - slot.waited_s, asked.own_objective
             answer = await self.upstreams.ask(
                 target, n, choice.seconds, asked.trail, asked.id, body, slot, terms, left_s, objective
@@ -384,17 +384,17 @@ class Dispatcher:
         if most_s is not None:
             pending = replace(pending, most_s=most_s)
         done = await local.answer(pending, start)
-        if (task := asyncio.current_task()) and task.cancelling():  # begun work was completed all the same
-            self.metrics.count_unused(local.name, tries.is_hedged, done.spent_s, done.result.energy_j)
         record_stages(pending.length, local.name, done.waited_s, done.spent_s, done.result.details)
-        where = "here" if local.name == LOCAL else f"by {local.name}"
+        where, reply = "here" if local.name == LOCAL else f"by {local.name}", done.result
         _LOG.info("%s: length %d, answered %s in %.6f s", asked.id, pending.length, where, done.spent_s)
-        reply, spent = done.result, NodeTime(done.waited_s + done.spent_s, done.waited_s)
-        node = self.router.name
-        return RoutedAnswer(reply, local.name, node, spent, choice, reply.energy_j, reply.accuracy)
+        spent = NodeTime(done.waited_s + done.spent_s, done.waited_s)
+        about = reply.energy_j, reply.accuracy
+        return RoutedAnswer(reply, local.name, self.router.name, spent, choice, *about, share_s=done.share_s)
 
+    def _drop(self, tries: Tries, task: "asyncio.Future[RoutedAnswer | None]") -> None:
+        """Count the work of a task whose answer is not used; asyncio does not log its error then."""
+        self._count_unused(result_of(task), tries)
 
-def _retrieve_error(task: "asyncio.Future[RoutedAnswer | None]") -> None:
-    """Retrieve the error of a task whose answer is not needed, so that asyncio does not log it."""
-    if not task.cancelled():
-        task.exception()
+    def _count_unused(self, answer: RoutedAnswer | None, tries: Tries) -> None:
+        if answer is not None and answer.target in self.here:
+            self.metrics.count_unused(answer.target, tries.is_hedged, answer.share_s, answer.energy_j)

@@ -8,6 +8,7 @@ from pliant.cluster.lead.status_report import ClusterStatus
 from pliant.models.encoder.encoder_spec import EncoderSpec
 from pliant.plan.split.stage_graphs import weight_bytes
 from pliant.quantities import format_bytes
+from pliant.run.memory_use import MemoryNeed
 from pliant.run.session.session import Session
 
 
@@ -15,15 +16,17 @@ from pliant.run.session.session import Session
 class DeviceMemory:
     """Bytes of weights that the latest run placed on a device of a cluster, and bytes free for models there.
 
-    None if unknown: before the first run, and the free memory of the primary.
+    None if unknown: before the first run, and the free memory of the primary, whose limit is `most_bytes`.
     """
 
     name: str
     held_bytes: int | None
     free_bytes: int | None
+    most_bytes: int | None = None
 
     def __str__(self) -> str:
-        held = "" if self.held_bytes is None else f" {format_bytes(self.held_bytes)} held"
+        most = "" if self.most_bytes is None else f" of {format_bytes(self.most_bytes)}"
+        held = "" if self.held_bytes is None else f" {format_bytes(self.held_bytes)} held{most}"
         free = "" if self.free_bytes is None else f" {format_bytes(self.free_bytes)} free"
         return f"{self.name}{held}{',' if held and free else ''}{free}"
 
@@ -71,15 +74,15 @@ class SplitSession(Protocol):
 def endpoint_memory(served: Session[Any], n: int, accuracy: float | None) -> EndpointMemory:
     """The memory of a local session, or of a cluster's, for an answer of length n and `accuracy`. Fast."""
     need = served.need(n, accuracy)
-    devices = tuple(_devices(served, need.held_bytes)) if isinstance(served, SplitSession) else ()
+    devices = tuple(_devices(served, need)) if isinstance(served, SplitSession) else ()
     return EndpointMemory(need.held_bytes, need.most_bytes, need.load_bytes, devices)
 
 
-def _devices(served: SplitSession, held_bytes: int) -> Iterator[DeviceMemory]:
+def _devices(served: SplitSession, need: MemoryNeed) -> Iterator[DeviceMemory]:
     status, placed = served.status(), dict[str, int]()
     if status.plan is not None and status.plan.model == served.encoder.identity:
         placed = weight_bytes(served.encoder.spec, status.plan.partition)
-    yield DeviceMemory(status.name, held_bytes, None)
+    yield DeviceMemory(status.name, need.held_bytes, None, need.most_bytes)
     for member in status.members:
         if member.is_usable:
             yield DeviceMemory(member.name, placed.get(member.name), member.free_bytes)

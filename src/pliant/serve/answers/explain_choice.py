@@ -125,7 +125,10 @@ class Explanation:
             lines.append(f"{mark} {name:{longest}}  {accuracy:6}  {row.summary}".rstrip())
         for share in self.memory:
             loading = f", {format_seconds(share.loading_s)} loading per answer" if share.loading_s else ""
-            held = f"{format_bytes(share.held_bytes)} held of {format_bytes(share.share_bytes)}{loading}"
+            of = (
+                f"held of {format_bytes(share.share_bytes)}" if share.share_bytes else "mapped from its files"
+            )
+            held = f"{format_bytes(share.held_bytes)} {of}{loading}"
             asked_of = f"{share.n_asked:.3g} requests in the last minute"
             lines.append(f"memory of {share.name}: {held}, {asked_of}.")
         lines.append(self.reason if self.target is None else f"{self.target}: {self.reason}.")

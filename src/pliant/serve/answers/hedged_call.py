@@ -43,7 +43,7 @@ async def call_hedged(
 
     def ended(task: "asyncio.Task[T | None]") -> None:
         nonlocal is_overtaken
-        if _result(task) is not None and is_awaited:
+        if result_of(task) is not None and is_awaited:
             is_overtaken = True
             caller.cancel()
 
@@ -77,6 +77,6 @@ async def call_hedged(
             other.cancel()
 
 
-def _result(task: "asyncio.Task[T | None]") -> T | None:
+def result_of(task: "asyncio.Future[T | None]") -> T | None:
     """The task's result; None if it failed, and its error is retrieved."""
     return None if task.cancelled() or task.exception() is not None else task.result()

@@ -14,6 +14,7 @@ from pliant.cluster.lead.status_report import ClusterStatus
 from pliant.errors import PliantError
 from pliant.route.upstream import peer_state
 from pliant.serve.answers.model_statistics import ModelStatistics
+from pliant.serve.answers.work_item import WorkResult
 from pliant.serve.telemetry.cluster_metrics import metrics_of_primary
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
@@ -241,11 +242,11 @@ class Metrics:
         if joules is not None:
             self.unused_joules.labels(target, cause).inc(joules)
 
-    def count_work(self, target: str, waited_s: float, spent_s: float, n_together: int) -> None:
-        """Count a request that a local endpoint answered, in a batch of `n_together` that took `spent_s`."""
-        self.child(self.waiting_seconds, target).observe(waited_s)
-        self.child(self.compute_seconds, target).observe(spent_s)
-        self.statistics.add_batched(n_together, spent_s)
+    def count_work(self, target: str, done: WorkResult[Any]) -> None:
+        """Count a request that a local endpoint answered."""
+        self.child(self.waiting_seconds, target).observe(done.waited_s)
+        self.child(self.compute_seconds, target).observe(done.spent_s)
+        self.statistics.add_batched(done.n_together, done.run_s)
 
     def count_refusal(self, status: int) -> None:
         """Count a request that was refused with `status` before its path was known."""

@@ -19,8 +19,8 @@ class Duration:
     count: int = 0
     seconds: float = 0.0
 
-    def add(self, seconds: float) -> None:
-        self.count += 1
+    def add(self, seconds: float, n: int = 1) -> None:
+        self.count += n
         self.seconds += seconds
 
     def per(self, n: int) -> "Duration":
@@ -39,7 +39,7 @@ class ModelStatistics:
         self._wall_clock = wall_clock
         self._success, self._fail = Duration(), Duration()
         self.decoding, self.encoding = Duration(), Duration()
-        """Of requests, and of responses that were answered."""
+        """Of requests, and of responses that were answered; a row counts as one, its request adds time."""
         self._batched = defaultdict[int, Duration](Duration)
         self._last_s = 0.0
 

@@ -56,7 +56,8 @@ class RoutedAnswer:
     the upstream, without the time to read the request, which the caller counts as transfer. `choice` is the
     routing choice. `energy_j` are the joules on this device, None if not counted; `accuracy` is the expected
     accuracy, if it was measured. With `is_hedged`, a second endpoint got the request too, or it moved there;
-    `unused` is then the work here for an answer that is not this one.
+    `unused` is then the work here for an answer that is not this one. `share_s` are the seconds of this
+    device's work for it, its share of a batch; 0 at an upstream.
     """
 
     content: Reply[Any] | InferBody
@@ -68,6 +69,7 @@ class RoutedAnswer:
     accuracy: float | None = None
     is_hedged: bool = False
     unused: UnusedWork | None = None
+    share_s: float = 0.0
 
     @property
     def endpoint(self) -> str:

@@ -154,7 +154,7 @@ class SessionEndpoint:
         finally:
             # Otherwise the router would keep the last wait until the next request.
             self.offer()
-        self._metrics.count_work(self.name, done.waited_s, done.spent_s, done.n_together)
+        self._metrics.count_work(self.name, done)
         if done.n_together == 1 and not done.is_beside:
             self._report_time(pending.length, done.result, done.spent_s)
         return done

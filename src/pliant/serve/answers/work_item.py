@@ -20,12 +20,15 @@ class WorkResult(Generic[T]):
     """A result, with its waiting time and its computing time (seconds).
 
     In a batch, the computing time of each result is its time alone, at most that of the whole batch; the rest
-    counts as waiting. `n_together` results were computed at once, with `is_beside` while other workers ran.
+    counts as waiting. `n_together` results were computed at once, with `is_beside` while other workers ran:
+    the run took `run_s`, of which `share_s` is in proportion to the length of this input.
     """
 
     result: T
     waited_s: float
     spent_s: float
+    run_s: float
+    share_s: float
     n_together: int = 1
     is_beside: bool = False
 
@@ -109,7 +112,9 @@ def item_outcome(
         return result
     own_s = spent_s if len(run.items) == 1 else min(spent_s, item.waiting.alone.median_s)
     waited_s = run.begun_s - item.asked_s + spent_s - own_s
-    return WorkResult(result, waited_s, own_s, len(run.items), run.is_beside)
+    n_items = sum(max(one.waiting.length, 1) for one in run.items)
+    share_s = spent_s * max(item.waiting.length, 1) / n_items
+    return WorkResult(result, waited_s, own_s, spent_s, share_s, len(run.items), run.is_beside)
 
 
 def deliver(ends: Sequence[tuple[WorkItem, WorkResult[Any] | BaseException]]) -> None:

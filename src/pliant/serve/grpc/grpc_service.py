@@ -261,7 +261,7 @@ class GrpcService:
         """The lease of a model, whose call `asked` is from now on, also if it is not loaded."""
         slot = self._repository.newest(name, version or None)
         if slot is not None:
-            asked.set_model(slot.model, slot.metrics or self._front.metrics)
+            asked.set_model(slot.model, slot.count())
         return self._repository.lease(name, version or None, terms)
 
     async def _inferred(self, node: ServingNode, request: Any, asked: _CallContext, waited_s: float) -> Any:

@@ -9,7 +9,7 @@ from typing import Any, final
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pliant.errors import InputError, NodeError
-from pliant.serve.http.raw_headers import header_of
+from pliant.serve.http.raw_headers import headers_of
 
 CODINGS = "gzip, deflate, identity"
 """Codings of requests. Responses use the first that the client accepts."""
@@ -75,33 +75,40 @@ class ResponseCompression:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        accepted = header_of(scope, b"accept-encoding") or "" if scope["type"] == "http" else ""
-        coding = next((one for one, word in _ACCEPTED.items() if word.search(accepted)), None)
-        await self._app(scope, receive, send if coding is None else _ResponseEncoder(send, coding))
+        if scope["type"] == "http":
+            accepted = ",".join(headers_of(scope, b"accept-encoding"))
+            coding = next((one for one, word in _ACCEPTED.items() if word.search(accepted)), None)
+            send = _ResponseEncoder(send, coding)
+        await self._app(scope, receive, send)
 
 
 @final
 class _ResponseEncoder:
-    """Replaces `send` of one request; the head of a response that is compressed waits for its body."""
+    """Replaces `send` of one request; the head of a response that is compressed waits for its body.
 
-    def __init__(self, send: Send, coding: str) -> None:
+    Without `coding`, the response is only marked as one that others get compressed.
+    """
+
+    def __init__(self, send: Send, coding: str | None) -> None:
         self._send, self._coding = send, coding
         self._head: Any = None
 
     async def __call__(self, message: Any) -> None:
+        coding = self._coding
         if message["type"] == "http.response.start" and _is_worth_coding(message):
-            self._head = message
-            return
+            message = {**message, "headers": [*message["headers"], (b"vary", b"Accept-Encoding")]}
+            if coding is not None:
+                self._head = message
+                return
         head, self._head = self._head, None
-        if head is not None:
+        if head is not None and coding is not None:
             body = message.get("body", b"")
             if not message.get("more_body"):
                 is_long = len(body) >= _THREAD_BYTES
-                coding = self._coding
                 body = await asyncio.to_thread(_encode, body, coding) if is_long else _encode(body, coding)
                 about = {b"content-encoding": coding.encode(), b"content-length": b"%d" % len(body)}
                 kept = [one for one in head["headers"] if one[0] not in about]
-                head = {**head, "headers": [*kept, *about.items(), (b"vary", b"Accept-Encoding")]}
+                head = {**head, "headers": [*kept, *about.items()]}
                 message = {**message, "body": body}
             await self._send(head)
         await self._send(message)

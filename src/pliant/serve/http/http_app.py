@@ -201,7 +201,8 @@ class _Paths:
 
     async def statistics(self, request: Request) -> Response:
         """Statistics of the version in the path, or else of all loaded versions."""
-        nodes = [self._node] if "/versions/" in request.url.path else self._versions()
+        path = f"/v2/models/{self._node.model.name}/stats"
+        nodes = self._versions() if request.url.path == path else [self._node]
         return _json({"model_stats": [one.protocol_statistics() for one in nodes]})
 
     async def openapi(self, request: Request) -> Response:

@@ -21,8 +21,7 @@ from pliant.serve.access.roles import rule_for
 from pliant.serve.answers.metrics import Metrics
 from pliant.serve.http.body_reader import ARRIVED_S, IS_WHOLE, BodyReader
 from pliant.serve.http.limits import Limits
-from pliant.serve.http.repository_paths import RepositoryPaths
-from pliant.serve.node.peers import PEERS_PATH
+from pliant.serve.http.repository_paths import NAMED_PATHS, RepositoryPaths
 from pliant.serve.protocol.early_terms import early_terms
 from pliant.serve.protocol.inference import HEADER_LENGTH
 from pliant.serve.repository.live_model import LiveModel
@@ -31,16 +30,11 @@ from pliant.serve.repository.model_slot import ModelSlot
 from pliant.serve.telemetry.observed_app import OBSERVED, ObservedApp
 from pliant.serve.telemetry.request_context import ANSWERING, ServedModel, set_model
 from pliant.serve.telemetry.tracing import Tracer
-from pliant.serve.upstream.broadcasts import TELL_PATH
-from pliant.serve.upstream.request_explanation import EXPLAIN_PATH
-from pliant.serve.upstream.upstreams import CURVE_PATH
 
 _MODELS = "/v2/models/"
 _MOST_FIELDS = 16
 _INFER = "/infer"
 _DOCUMENT = "/openapi.json"
-_FIRST = (EXPLAIN_PATH, CURVE_PATH, TELL_PATH, PEERS_PATH)
-"""Paths of a model, which is the first one if they name none."""
 _IDENTITY = MODEL_HEADER.lower().encode()
 _Name = tuple[str, str | None]
 
@@ -62,7 +56,7 @@ class ModelApps:
     The model is named by the path (with its version), by `?model=` and `version=`, or by the identity header
     of another node. A request to a path of an evicted model waits until the model is loaded again. Requests
     for a model that is not known, or at a path without one, are not counted for a model, but those of
-    `_FIRST` go to the first model.
+    `NAMED_PATHS` that name none go to the first model.
     """
 
     def __init__(
@@ -82,7 +76,7 @@ class ModelApps:
             await self._front(scope, receive, send)
             return
         path, asked = scope["path"], self._model_of(scope)
-        if asked is None and path in (*_FIRST, _DOCUMENT):
+        if asked is None and path in (*NAMED_PATHS, _DOCUMENT) and not _named_models(scope["query_string"]):
             asked = self._first()
             if path == _DOCUMENT:
                 scope = {**scope, ANSWERING: self._front.front}
@@ -131,9 +125,8 @@ class ModelApps:
         await guard(scope, receive, send)
 
     def _stand_in(self, slot: ModelSlot) -> _KnownModel:
-        front = self._front.front
         identity = Identity() if slot.live is None else slot.live.node.identity
-        return _KnownModel(slot.model, identity, slot.metrics or front.metrics, front.is_draining)
+        return _KnownModel(slot.model, identity, slot.count(), self._front.front.is_draining)
 
     async def _load(
         self, scope: Scope, receive: Receive, asked: _Name, held: AsyncExitStack

@@ -22,6 +22,7 @@ from pliant.serve.http.http_app import UNOBSERVED
 from pliant.serve.http.metrics_route import METRICS_PATH, metrics_route
 from pliant.serve.http.openapi import front_document
 from pliant.serve.http.responses import answer_disconnect, internal_error, json_response, method_refusal
+from pliant.serve.node.peers import PEERS_PATH
 from pliant.serve.page.page_routes import PAGE_PATHS
 from pliant.serve.protocol.descriptions import server_metadata
 from pliant.serve.protocol.inference import JSON
@@ -30,6 +31,9 @@ from pliant.serve.repository.front_node import FrontNode
 from pliant.serve.repository.model_repository import ModelRepository
 from pliant.serve.telemetry.observed_app import ObservedApp
 from pliant.serve.telemetry.tracing import Tracer
+from pliant.serve.upstream.broadcasts import TELL_PATH
+from pliant.serve.upstream.request_explanation import EXPLAIN_PATH
+from pliant.serve.upstream.upstreams import CURVE_PATH
 
 REPOSITORY_PATH = "/v2/repository"
 """Path prefix for loading and unloading models; for operators."""
@@ -39,6 +43,8 @@ _MODEL = f"{_MODELS}{{name}}"
 _STATISTICS = "stats"
 _STATISTICS_PATH = f"{_MODELS}{_STATISTICS}"
 """Statistics of all models, unless a model has this name."""
+NAMED_PATHS = (EXPLAIN_PATH, CURVE_PATH, TELL_PATH, PEERS_PATH)
+"""Paths of the model that the query names, or of the first one."""
 _METHODS = ("GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS")
 T = TypeVar("T")
 
@@ -92,6 +98,7 @@ class RepositoryPaths:
         for base in (f"{_MODEL}/versions/{{version}}", _MODEL):
             routes.append(Route(f"{base}/ready", self._model_ready, methods=["GET"]))
             routes.append(Route(f"{base}{{rest:path}}", self._model, methods=_METHODS))
+        routes += [Route(path, self._named, methods=["GET", "POST"]) for path in NAMED_PATHS]
         handlers = {
             PliantError: self._failed,
             HTTPException: self._unanswered,
@@ -182,6 +189,17 @@ class RepositoryPaths:
         asked = request.path_params
         self._repository.wanted(asked["name"], asked.get("version"))
         raise NodeError(f"{request.url.path[:80]} was not found.", status=404)
+
+    async def _named(self, request: Request) -> Response:
+        """Raise NodeError (404) with the reason why the model of the query is unavailable."""
+        asked = request.query_params
+        if (name := asked.get("model")) is None:
+            raise HTTPException(404)
+        try:
+            slot = self._repository.wanted(name, asked.get("version"))
+        except NodeError as error:
+            raise NodeError(str(error), status=404) from error
+        raise NodeError(f"{slot.key} is not loaded ({slot.reason}); its next request loads it.", status=404)
 
     async def _version_asked(self, request: Request) -> str | None:
         return version_asked((await self._read(request, ChangeRequest)).parameters)

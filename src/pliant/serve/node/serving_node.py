@@ -157,6 +157,7 @@ class ServingNode:
         about = (self.signature, self.limits, served.max_items, is_source)
         request = read_request(call.body, call.header_bytes, *about)
         if request.n_rows != 1:
+            self.metrics.statistics.decoding.add(self.clock() - begun_s, 0)
             return await self._infer_rows(call, request, start_s)
         given = served.request(request.tensors)
         self.metrics.statistics.decoding.add(self.clock() - begun_s)
@@ -213,8 +214,11 @@ class ServingNode:
         spent = NodeTime(self.clock() - start_s, max(one.spent.waited_s for one in found))
         accuracies = [one.accuracy for one in found if one.accuracy is not None]
         nodes, targets = {one.node for one in found}, {one.target for one in found}
+        joined_s = self.clock()
+        body = join_replies(request, [one.body for one in found], self.signature)
+        self.metrics.statistics.encoding.add(self.clock() - joined_s, 0)
         return InferResponse(
-            join_replies(request, [one.body for one in found], self.signature),
+            body,
             targets.pop() if len(targets) == 1 else LOCAL,
             nodes.pop() if len(nodes) == 1 else self.name,
             spent,

@@ -73,7 +73,7 @@ class ModelRepository:
 
     @property
     def metrics(self) -> dict[tuple[str, str], Metrics]:
-        """The metrics of all known models that were loaded, by name and version."""
+        """The metrics of all known models that were loaded or refused, by name and version."""
         every = ((key, slot.metrics) for key, slot in self._slots.items())
         return {(key.name, key.version): found for key, found in every if found is not None}
 

@@ -45,7 +45,7 @@ class ModelSlot:
     is_wanted: bool = False
     live: LiveModel | None = None
     metrics: Metrics | None = None
-    """Those of its loaded models, one after the other."""
+    """Those of its loaded models, one after the other, and of refusals; None before either."""
     loading: "asyncio.Task[None] | None" = None
     load_s: float | None = None
     """Seconds of the last load, with evictions; None before the first load."""
@@ -62,6 +62,12 @@ class ModelSlot:
     def model(self) -> ServedModel:
         """The model fields of its log lines, also if it is not loaded."""
         return ServedModel(self.key.name, self.key.version) if self.live is None else self.live.node.model
+
+    def count(self) -> Metrics:
+        """Its metrics, which begin with the first response."""
+        if self.metrics is None:
+            self.metrics = Metrics()
+        return self.metrics
 
     def wait_s(self, now_s: float) -> float:
         """Estimated remaining loading time; 0 if it is loaded or never was."""
