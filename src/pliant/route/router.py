@@ -60,8 +60,7 @@ class Router:
         self._pings = PingSchedule(settings)
         self._last_n = 1
         self._expects_until_s = inf
-        self._is_stale = True
-        self._is_checked = False
+        self._is_stale, self._is_checked = True, False
         self._next_due_s = -inf
 
     # -- decisions

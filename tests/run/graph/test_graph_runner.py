@@ -40,6 +40,7 @@ class Positive:
     rows: tuple[CallEntry, ...] = ()
     weights: Arrays = field(default_factory=dict)
     arena_bytes: int = 0
+    scratch_bytes: int = 0
 
     def walk(
         self, tensors: dict[str, np.ndarray], out: dict[str, np.ndarray] | None

@@ -65,8 +65,7 @@ class Admission:
         self._n_awake = 0
         self._loads: dict[BatchWorker, WorkerLoad] = {}
         self._runs: list[BatchRun] = []
-        self._fair_s = -inf
-        self._single = CallableWorker()
+        self._fair_s, self._single = -inf, CallableWorker()
         self._pool = ThreadPoolExecutor(self.n_workers, "pliant-compute")
 
     @property
@@ -167,9 +166,8 @@ class Admission:
         def timed() -> None:
             start_s = self._clock()
             try:
-                result = work()
-                spent_s = self._clock() - start_s
-                done.set_result(WorkResult(result, 0.0, spent_s, spent_s, spent_s))
+                result, spent_s = work(), self._clock() - start_s
+                done.set_result(WorkResult(result, 0.0, *(spent_s,) * 3))
             except BaseException as error:  # noqa: BLE001 - the error is passed to the caller
                 done.set_exception(error)
 
