@@ -207,7 +207,8 @@ def test_its_memory_is_predicted_beside_measured(shared: SessionUnderTest) -> No
         shared.session([*shared.kind.texts])  # texts that run together take more room than each alone
     use = shared.session.memory
     assert 0 <= use.measured_bytes <= use.predicted_bytes
-    assert (use.measured_bytes > 0) == (use.predicted_bytes > 0)
+    first = [part for part in use.parts if part.name != "parallel runs"]  # nothing ran in parallel yet
+    assert any(part.measured_bytes for part in first) == any(part.predicted_bytes for part in first)
     assert "activations" in {part.name for part in use.parts}
     assert "predicted" in str(use)
     assert use.rss_bytes > use.measured_bytes

@@ -155,7 +155,7 @@ def test_a_model_has_as_many_workers_as_a_shared_budget_has_room_for(
             _run_beside(session, n)
             assert session.memory.measured_bytes <= n_bytes
             (share,) = (one for one in budget.shares if one.held_bytes)
-            assert share.held_bytes == n_bytes
+            assert 0 < share.held_bytes <= n_bytes
             session.close()
             one.close()
         return n, n_bytes

@@ -110,7 +110,7 @@ def test_bits_that_are_asked_for_are_taken() -> None:
 
 def test_nothing_that_fits_is_an_error_that_names_the_sizes() -> None:
     """The value, the limit, the next move."""
-    with pytest.raises(BudgetError, match=r"in 1 bit,.*free some, or add"):
+    with pytest.raises(BudgetError, match=r"in 1 bit,.*give more .*, or add"):
         chosen(1000)
     with pytest.raises(BudgetError, match=r"Fewer bits need a store.*pliant pack"):
         chosen(whole_bytes() // 3, spec=replace(SPEC, coded=None))

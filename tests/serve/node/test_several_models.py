@@ -39,7 +39,7 @@ def test_a_request_finds_the_model_that_it_names() -> None:
         assert "'first', 'second'" in wrong.json()["error"]
         wrong = httpx.get(f"{node.url}/v2/pliant/route?length=4&model=third", timeout=PATIENCE_S)
         assert wrong.status_code == 404
-        assert "first, second, not third" in wrong.json()["error"]
+        assert "no model 'third'; it has 'first', 'second'" in wrong.json()["error"]
         metrics = httpx.get(f"{node.url}/metrics", timeout=PATIENCE_S).text
         for model in ("first", "second"):
             assert (

@@ -73,7 +73,7 @@ def test_the_page_counts_as_metrics_do_and_shows_each_request(browser: Chromium,
         answered, failed = counted(node, "ok"), counted(node, "failed")
         assert (answered, failed) == (13, 1)
         tab.until(f"document.querySelector('[data-key=answered] span').textContent === '{answered}'")
-        assert figure(tab, "failed") == failed
+        tab.until(f"document.querySelector('[data-key=failed] span').textContent === '{failed}'")
         assert figure(tab, "refused") == counted(node, "refused") == 0
         tab.until("document.querySelectorAll('#latest tr').length === 10")
         lengths = tab.run("[...document.querySelectorAll('#latest tr')].map(row => row.cells[2].textContent)")

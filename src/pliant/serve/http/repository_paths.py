@@ -199,7 +199,7 @@ class RepositoryPaths:
             slot = self._repository.wanted(name, asked.get("version"))
         except NodeError as error:
             raise NodeError(str(error), status=404) from error
-        raise NodeError(f"{slot.key} is not loaded ({slot.reason}); its next request loads it.", status=404)
+        raise NodeError(f"{slot.key} is not loaded ({slot.reason}).", status=404)
 
     async def _version_asked(self, request: Request) -> str | None:
         return version_asked((await self._read(request, ChangeRequest)).parameters)

@@ -156,6 +156,6 @@ def test_a_graph_without_a_large_constant_matrix_is_refused() -> None:
 def test_a_processor_without_products_of_bfloat16_refuses(cache: Path) -> None:
     """The message names what is missing, what there is, and what to ask instead."""
     a, b = normal(3, 96), weights(96, 80)
-    said = r"avx512.* lacks .*AVX512-BF16.*Instead of compute='bf16', give 'int8'"
+    said = r"avx512.* lacks .*avx512-bf16.*Instead of compute='bf16', give 'int8'"
     with pytest.raises(InputError, match=said):
         run(graph_of(a, b), {"a": a}, None, isa=to_portable(AVX512_VBMI), cache=cache)
