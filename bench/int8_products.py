@@ -24,6 +24,7 @@ import numpy as np
 from onnxruntime.quantization import quantize_dynamic
 
 from compile import perturbed
+from fma_peak import CHAINS, UNROLL, peak_ir
 from local_gemms import GemmPass
 from local_layers import Model
 from local_peers import onnxruntime_products
@@ -42,9 +43,7 @@ from pliant.kernels.coded.int8.gemm_int8 import (
 )
 from pliant.kernels.coded.int8.round_rows import RoundRowsArgs, round_rows_ir, round_rows_name, row_grain
 from pliant.kernels.coded.int8_form import int8_form
-from pliant.kernels.emit.builder import Module
 from pliant.kernels.emit.isa import Isa, host_isa
-from pliant.kernels.emit.values import vector
 from pliant.kernels.product.integer_dots import add_quads
 from pliant.kernels.runtime.aligned_memory import aligned_bytes
 from pliant.kernels.runtime.jit import Library
@@ -59,7 +58,6 @@ from text_models import BERT, MINILM, feeds
 TOKENS, ROWS, EXAMPLES = 128, 128, 16
 WHOLE, PRODUCTS, PEAK = 0.85, 0.9, 0.8
 HOT = ((768, 768), (384, 384), (768, 3072))
-_CHAINS, _UNROLL = 12, 4
 _REST_S = 0.05
 _CALIBRATED = ("6 bits, examples", "6 bits int8, examples")
 _KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
@@ -90,29 +88,12 @@ def main() -> None:
     report.finish()
 
 
-def peak_ir(isa: Isa) -> str:
-    """A kernel whose unit is _CHAINS * _UNROLL products of whole vectors, in _CHAINS independent sums."""
-    module = Module(isa)
-    with module.kernel("peak") as f:
-        _, lo, hi, scratch = f.params
-        words = vector(f.lanes, "i32")
-        x, y = (f.load(f.at(scratch, i * f.lanes, "i32"), words) for i in range(2))
-        with f.loop(lo, hi, carry=[x] * _CHAINS) as turn:
-            sums = list(turn.carried)
-            for _ in range(_UNROLL):
-                sums = [add_quads(f, total, x, y) for total in sums]
-            turn.carry(sums)
-        for i, total in enumerate(turn.carried):
-            f.store(total, f.at(scratch, i * f.lanes, "i32"))
-    return module.text()
-
-
 def _in_cache(report: Report, library: Library, rounds: int) -> None:
     """One product repeated on one thread, with rows already packed, as a fraction of the peak."""
     isa, units = library.isa, 20_000
     scratch = aligned_bytes(1 << 20)
     scratch[:] = 0
-    peak = _KERNEL(library.load_function("peak", lambda: peak_ir(isa)))
+    peak = _KERNEL(library.load_function("peak", lambda: peak_ir(isa, "i32", add_quads)))
     kernel = _KERNEL(library.load_function("gemm_int8", lambda: gemm_int8_ir(isa)))
     rounder = _KERNEL(library.load_function("round_rows", lambda: round_rows_ir(isa)))
     functions = {"peak": _timed(lambda: peak(None, 0, units, scratch.ctypes.data))}
@@ -127,7 +108,7 @@ def _in_cache(report: Report, library: Library, rounds: int) -> None:
         run()
     seconds, ratio = interleaved(functions, 3 * rounds)
     work = {f"{ROWS} x {N} x {K}": 2.0 * ROWS * N * K for K, N in HOT}
-    work["peak"] = 2.0 * 4 * isa.lanes * _CHAINS * _UNROLL * units
+    work["peak"] = 2.0 * 4 * isa.lanes * CHAINS * UNROLL * units
     shares = {name: work[name] / work["peak"] / ratio(name, "peak") for name in functions}
     report.table(
         "One product in cache from 6 bits, 1 thread (median of paired ratios)",
