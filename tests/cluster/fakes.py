@@ -12,7 +12,6 @@ from pliant.cluster.control.message_codec import decode, encode
 from pliant.cluster.control.messages import AnyMessage, Bye, Note, Pong, UnreadableMessage
 from pliant.cluster.control.timeouts import ClusterTimeouts
 from pliant.cluster.lead.lead_run import Pause, RunLeader
-from pliant.cluster.lead.packed_rows import packed_rows
 from pliant.cluster.lead.plan_distribution import PlanNotReadyError
 from pliant.cluster.lead.primary import Primary
 from pliant.cluster.member.ready_plan import ReadyPlan
@@ -21,6 +20,7 @@ from pliant.cluster.member.worker import ClusterWorker, WorkerOffer
 from pliant.cluster.net.activation_coding import Coding
 from pliant.cluster.net.comm import Comm
 from pliant.cluster.net.comm_memory import MemoryNetwork
+from pliant.cluster.session.cluster_batches import packed_rows
 from pliant.errors import PeerLostError
 from pliant.ir.capability import Capability
 from pliant.ir.envelope import VERSION, EnvelopeError

@@ -19,8 +19,8 @@ from pliant.api.open_cluster import Cluster
 from pliant.cluster.control import messages
 from pliant.cluster.control.messages import Hello
 from pliant.cluster.lead.lead_run import RunRecord
-from pliant.cluster.lead.packed_rows import packed_rows
 from pliant.cluster.net.key import make_key
+from pliant.cluster.session.cluster_batches import packed_rows
 from pliant.errors import ClusterError
 from pliant.ir.envelope import VERSION
 from tests.cluster.fakes import FakeCluster

@@ -12,10 +12,10 @@ import pytest
 
 from pliant.cluster.control.messages import Hello, StatusUpdate, UnreadableMessage
 from pliant.cluster.lead.lead_run import RunRecord
-from pliant.cluster.lead.packed_rows import packed_rows
 from pliant.cluster.lead.plan_distribution import PlanNotReadyError
 from pliant.cluster.member.ready_plan import ReadyPlan, lower_partition
 from pliant.cluster.net.comm import Tag
+from pliant.cluster.session.cluster_batches import packed_rows
 from pliant.errors import ClusterError, InputError, LaneError
 from pliant.ir.cost import SpanState
 from pliant.ir.envelope import VERSION, version_refusal

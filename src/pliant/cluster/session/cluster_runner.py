@@ -9,8 +9,8 @@ import numpy as np
 
 from pliant.cluster.lead.lead_run import RunRecord
 from pliant.cluster.lead.open_member import PrimaryMember
-from pliant.cluster.lead.packed_rows import packed_rows
 from pliant.cluster.lead.predict import Prediction
+from pliant.cluster.session.cluster_batches import packed_rows
 from pliant.cluster.session.cluster_details import ClusterDetails, details_of
 from pliant.cluster.session.cluster_levels import Availability, ClusterLevels
 from pliant.cluster.session.length_reach import LengthReach

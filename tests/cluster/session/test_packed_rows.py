@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pliant.cluster.lead.packed_rows import packed_rows
+from pliant.cluster.session.cluster_batches import packed_rows
 
 
 @given(lengths=st.lists(st.integers(1, 64), min_size=1, max_size=64), more=st.integers(0, 4096))
