@@ -15,15 +15,12 @@ from pliant.api.open_encoder import open_encoder
 from pliant.cluster.control.messages import Hello
 from pliant.cluster.member.ready_plan import ReadyPlan
 from pliant.cluster.net.key import new_key
-from pliant.cluster.session.cluster_batches import joint_request
 from pliant.errors import BudgetError, ClusterError, InputError
-from pliant.ir.curve import OUT_OF_REACH_S
 from pliant.ir.dilation import Dilation
 from pliant.ir.endpoint import Endpoint, Request
 from pliant.ir.times.bounds import AdaptiveBound
 from pliant.ir.times.timing import Timing
 from pliant.models.encoder.encoder_source import Encoder
-from pliant.plan.split.activation_bytes import whole_memory_bytes
 from tests.cluster.processes import small_model, workers
 from tests.cluster.test_clustered import write_key
 from tests.cluster.test_families import CONFIGS
@@ -256,15 +253,6 @@ def test_requests_run_together_if_the_model_reads_texts_and_all_its_workers_take
         assert images.together(images.request(images.sample(images.max_length))) is None
 
 
-def test_a_batch_keeps_the_earliest_deadline_and_the_highest_floor() -> None:
-    """Nobody's terms are worse for the company; the level is chosen for all rows."""
-    tensors = {"ids": np.zeros(3, np.int32)}
-    requests = [Request(n, tensors=tensors, deadline_s=d) for n, d in ((30, None), (5, 0.5), (62, 0.2))]
-    found = joint_request([*requests, Request(3, tensors=tensors, accuracy_floor=0.7)], 512)
-    assert (found.length, found.deadline_s, found.accuracy_floor) == (104, 0.2, 0.7)
-    assert joint_request(requests[:1], 512) == requests[0]
-
-
 def test_a_target_judges_replies_and_plans(lone: Cluster, tiny_model: Callable[..., Path]) -> None:
     """No plan is quicker than the one that runs: a target that it cannot keep changes nothing."""
     with lone.open(tiny_model("bert")) as session:
@@ -413,35 +401,3 @@ def test_closing_the_cluster_closes_its_sessions(key: Path, folder: Path) -> Non
     assert session.is_closed
     with pytest.raises(InputError, match="this cluster is closed; open another one"):
         session(session.sample(4))
-
-
-def test_the_longest_text_that_devices_have_memory_for_is_told_and_longer_ones_refused(
-    key: Path, tiny_model: Callable[..., Path], tmp_path: Path
-) -> None:
-    """Every length is really asked: those up to the longest are answered, others refused with that number."""
-    model = str(tiny_model("bert"))
-    memory = whole_memory_bytes(open_encoder(model, tmp_path).spec, 9)
-    with (
-        Cluster("127.0.0.1:0", key=key, threads=1, cache=tmp_path, memory=memory) as cluster,
-        cluster.open(model) as session,
-    ):
-        assert session.curve().at(10) >= OUT_OF_REACH_S > session.curve().at(9)
-        assert session.most_length() == session.levels()[-1].most_n == 9
-        for n in range(1, session.max_length + 1):
-            request = session.request(session.sample(n))
-            assert session.compiling(request) is not None
-            if n <= 9:
-                assert session.answer(request).length == n
-                assert session.compiling(request) is None
-                continue
-            for ask in (session.estimate, session.answer):
-                with pytest.raises(BudgetError, match=f"length {n} needs more memory .* enough for 9"):
-                    ask(request)
-        with running(session) as node:
-            tensor = {"name": "ids", "shape": [1, 12], "datatype": "INT64", "data": [5] * 12}
-            types = {"name": "types", "shape": [1, 12], "datatype": "INT64", "data": [0] * 12}
-            url = f"{node.url}/v2/models/{session.name}/infer"
-            given = [one for one in (tensor, types) if one["name"] in {p.name for p in session.inputs}]
-            refused = httpx.post(url, json={"inputs": given}, timeout=PATIENCE_S)
-            assert refused.status_code == 422
-            assert "takes the longest, up to 9" in refused.text

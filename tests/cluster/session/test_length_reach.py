@@ -2,19 +2,27 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
 
+from pliant.api.open_cluster import Cluster
+from pliant.api.open_encoder import open_encoder
 from pliant.cluster.lead.choose_partition import make_chooser
 from pliant.cluster.lead.partition_cache import PartitionCache
 from pliant.cluster.lead.predict import Prediction
+from pliant.cluster.net.key import new_key
 from pliant.cluster.session.length_reach import LengthReach
 from pliant.cluster.watch.adapt import Topology, find_overloaded
 from pliant.errors import BudgetError
+from pliant.ir.curve import OUT_OF_REACH_S
 from pliant.plan.split.activation_bytes import memory_bytes, whole_memory_bytes
+from tests.cluster.test_clustered import write_key
 from tests.plan.clusters import cluster
 from tests.plan.splits import bert
+from tests.serve.nodes import PATIENCE_S, running
 
 SPEC = replace(bert(24, 4, 32, 2), max_rows=28)
 
@@ -97,3 +105,35 @@ def test_a_refused_length_is_out_of_reach_at_once() -> None:
     reach.refuse(30)
     reach.refuse(35)
     assert reach.most_n == 29
+
+
+def test_the_longest_text_that_devices_have_memory_for_is_told_and_longer_ones_refused(
+    tiny_model: Callable[..., Path], tmp_path: Path
+) -> None:
+    """Every length is really asked: those up to the longest are answered, others refused with that number."""
+    key, model = write_key(tmp_path / "key", new_key()), str(tiny_model("bert"))
+    memory = whole_memory_bytes(open_encoder(model, tmp_path).spec, 9)
+    with (
+        Cluster("127.0.0.1:0", key=key, threads=1, cache=tmp_path, memory=memory) as cluster,
+        cluster.open(model) as session,
+    ):
+        assert session.curve().at(10) >= OUT_OF_REACH_S > session.curve().at(9)
+        assert session.most_length() == session.levels()[-1].most_n == 9
+        for n in range(1, session.max_length + 1):
+            request = session.request(session.sample(n))
+            assert session.compiling(request) is not None
+            if n <= 9:
+                assert session.answer(request).length == n
+                assert session.compiling(request) is None
+                continue
+            for ask in (session.estimate, session.answer):
+                with pytest.raises(BudgetError, match=f"length {n} needs more memory .* enough for 9"):
+                    ask(request)
+        with running(session) as node:
+            tensor = {"name": "ids", "shape": [1, 12], "datatype": "INT64", "data": [5] * 12}
+            types = {"name": "types", "shape": [1, 12], "datatype": "INT64", "data": [0] * 12}
+            url = f"{node.url}/v2/models/{session.name}/infer"
+            given = [one for one in (tensor, types) if one["name"] in {p.name for p in session.inputs}]
+            refused = httpx.post(url, json={"inputs": given}, timeout=PATIENCE_S)
+            assert refused.status_code == 422
+            assert "takes the longest, up to 9" in refused.text
