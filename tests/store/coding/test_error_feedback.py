@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pliant.store.coding.error_feedback import round_with_feedback
@@ -50,7 +50,8 @@ def test_it_is_gptq(bits: int) -> None:
     draw = np.random.default_rng(1)
     is_exact = draw.random(matrix.shape) < 0.02
     levels = np.sort(draw.standard_normal(1 << bits) * 0.04).astype(np.float32)
-    codes, values = round_with_feedback(matrix, levels, is_exact, x.T @ x)
+    alone = np.abs(matrix[..., None] - levels).argmin(-1).astype(np.uint8)
+    codes, values = round_with_feedback(matrix, levels, alone, is_exact, x.T @ x)
     made, wanted = np.where(is_exact, values, levels[codes]), gptq(matrix, levels, is_exact, x.T @ x)
     assert np.isclose(made, wanted, atol=1e-5).mean() > 0.97
     assert squares(x, made - matrix) == pytest.approx(squares(x, wanted - matrix), rel=0.05)
@@ -59,22 +60,24 @@ def test_it_is_gptq(bits: int) -> None:
 def test_inputs_without_correlation_leave_each_weight_at_its_level() -> None:
     """There is nothing that another row could correct."""
     matrix, levels = weights(64, 20), np.linspace(-0.1, 0.1, 16).astype(np.float32)
-    none = np.zeros(matrix.shape, bool)
-    codes, values = round_with_feedback(matrix, levels, none, np.eye(64, dtype=np.float32))
-    np.testing.assert_array_equal(codes, np.abs(matrix[..., None] - levels).argmin(-1))
+    none, nearest = np.zeros(matrix.shape, bool), np.abs(matrix[..., None] - levels).argmin(-1)
+    zeros = np.zeros(matrix.shape, np.uint8)
+    codes, values = round_with_feedback(matrix, levels, zeros, none, np.eye(64, dtype=np.float32))
+    np.testing.assert_array_equal(codes, nearest)
     np.testing.assert_array_equal(values, matrix)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(1, 90), st.integers(1, 40), st.integers(1, 200), st.integers(1, 6), st.integers(0, 99))
+@example(18, 1, 72, 1, 18)  # feedback alone doubles the error
 def test_codes_for_inputs_have_no_larger_error_on_them(
     depth: int, columns: int, n: int, bits: int, seed: int
 ) -> None:
-    """Whatever their correlation; 5 % for what float32 and the damping lose where there is nothing to win."""
+    """Whatever their correlation, but for what float32 rounds."""
     matrix, x = weights(depth, columns, seed), rows(n, depth, seed)
     made = read(code_matrix(matrix, bits, x.T @ x), matrix.shape)
     plain = meant(matrix, bits)
-    assert squares(x, made - matrix) <= 1.05 * squares(x, plain - matrix) + 1e-9
+    assert squares(x, made - matrix) <= 1.0001 * squares(x, plain - matrix) + 1e-9
 
 
 def test_correlated_inputs_have_half_the_error_on_others() -> None:

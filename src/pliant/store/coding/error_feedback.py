@@ -21,13 +21,15 @@ whose threads would take longer to start than to multiply.
 def round_with_feedback(
     matrix: Float32[np.ndarray, "K N"],
     levels: Float32[np.ndarray, " levels"],
+    alone: UInt8[np.ndarray, "K N"],
     is_exact: Bool[np.ndarray, "K N"],
     moments: Float32[np.ndarray, "K K"],
 ) -> tuple[UInt8[np.ndarray, "K N"], Float32[np.ndarray, "K N"]]:
     """The index into the ascending `levels` for each weight, and the corrected values of the `is_exact` ones.
 
     `moments` is X' X over the examples, finite and not all zero. Weights that are exact have code 0 and take
-    their row's correction in full; `matrix` is returned elsewhere.
+    their row's correction in full; `matrix` is returned elsewhere. A column whose error over the examples
+    would grow, as it can with few levels and few rows, keeps its weights and the codes `alone`.
     """
     order = np.argsort(-np.diag(moments), kind="stable")  # large inputs first: later rows correct their error
     weights = matrix[order]
@@ -43,7 +45,17 @@ def round_with_feedback(
             values[at] = np.where(exact, row, matrix[at])
             errors[k] = weights[k] - np.where(exact, row, levels[code])
             wanted[i + 1 :] += np.multiply.outer(feedback[k + 1 : stop, k], errors[k])
-    return codes, values
+    made = _square_errors(np.where(is_exact, values, levels[codes]) - matrix, moments)
+    is_worse = made > _square_errors(np.where(is_exact, matrix, levels[alone]) - matrix, moments)
+    return np.where(is_worse & ~is_exact, alone, codes), np.where(is_worse, matrix, values)
+
+
+def _square_errors(
+    errors: Float32[np.ndarray, "K N"], moments: Float32[np.ndarray, "K K"]
+) -> Float32[np.ndarray, " N"]:
+    """The sum of squares of X @ errors over the examples, for each column."""
+    squares: Float32[np.ndarray, " N"] = np.einsum("kn,kn->n", errors, moments @ errors)
+    return squares
 
 
 def _feedback(moments: Float32[np.ndarray, "K K"]) -> Float32[np.ndarray, "K K"]:

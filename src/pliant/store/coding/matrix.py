@@ -74,7 +74,7 @@ def code_matrix(
     if moments is not None and np.isfinite(moments).all() and moments.any():
         step = np.float32(0.0 if steps is None else largest / steps)
         levels = np.rint(codebook / step) * step if step else codebook
-        codes, matrix = round_with_feedback(matrix, levels, is_outlier, moments)
+        codes, matrix = round_with_feedback(matrix, levels, codes >> (PLANES - bits), is_outlier, moments)
         of_bits = bits
     # As in the store, the decoded value in an outlier's place must be known without reading the planes.
     codes[is_outlier] = 0
