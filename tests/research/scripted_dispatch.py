@@ -26,7 +26,7 @@ from pliant.route.router_settings import RouterSettings
 from pliant.serve.answers.dispatch import Dispatcher
 from pliant.serve.answers.metrics import Metrics
 from pliant.serve.answers.routed_request import RoutedRequest
-from pliant.serve.answers.work_item import WorkStart
+from pliant.serve.answers.work_item import WorkResult, WorkStart
 from pliant.serve.protocol.inference import InferBody, InferRequest, signature
 from pliant.serve.protocol.pending_request import PendingRequest
 from pliant.serve.upstream.slots import UpstreamSlot, UpstreamSlots
@@ -330,7 +330,7 @@ class _Here:
         machine.running = None
         machine.end(job)
         reply = SimpleNamespace(energy_j=None, accuracy=0.9, details=None)
-        return SimpleNamespace(result=reply, waited_s=told.turn_s, spent_s=told.work_s)
+        return WorkResult(reply, told.turn_s, told.work_s, told.work_s, told.work_s)
 
 
 class _Above:
