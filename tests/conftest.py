@@ -59,11 +59,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Kernels are compiled in this process, once for all tests."""
+    """Kernels are compiled in this process, once for all tests; a client trusts one authority, not 120."""
     from tests.compiling import compile_here
+    from tests.few_authorities import trust_few
 
     if config.cache is not None:
         compile_here(config.cache.mkdir("kernels"))
+        trust_few(config.cache.mkdir("authorities"))
     config.option.loadscopereorder = False  # pytest-xdist would order files by their number of tests
 
 

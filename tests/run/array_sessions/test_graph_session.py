@@ -143,13 +143,15 @@ def test_many_threads_get_the_answers_of_single_ones(tmp_path: Path, monkeypatch
 
 
 def test_its_need_is_that_of_its_memory(tmp_path: Path) -> None:
-    """It counted mapped weights, and neither arenas nor the limit: explanations gave another memory."""
+    """It counted mapped weights, and neither arenas nor the limit: explanations gave another memory.
+    Measured memory is what of it lies in RAM, which may be less.
+    """
     with pliant.load(_saved(tmp_path), threads=2, memory="1MB") as session:
         for feeds in (_feeds(0), _feeds(1)):
             session.answers_beside([session.request(feeds)])
         need, (predicted, held) = session.need(1), _parallel(session)
         assert need.most_bytes == session.memory.budget_bytes == 1_000_000
-        assert need.held_bytes == session.arena_bytes + held
+        assert session.arena_bytes + held <= need.held_bytes <= session.arena_bytes + predicted
         assert predicted == _worker_bytes(_image(tmp_path), 2, 2)
         assert 0 < held <= predicted
 
