@@ -75,6 +75,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items[:] = longest_first(items)
 
 
+def pytest_collection_finish() -> None:
+    """Tests and modules are not visited again whenever garbage is collected."""
+    from tests.collector import skip_collected_tests
+
+    skip_collected_tests()
+
+
 @pytest.fixture(scope="module")
 def unchecked_shapes() -> Iterator[None]:
     """Calls of pliant go unchecked by jaxtyping, which would take ten times as long as the planners do.

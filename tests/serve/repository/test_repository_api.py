@@ -14,6 +14,7 @@ import pytest
 from pliant.errors import BudgetError, ModelError, NodeError
 from pliant.run.process_memory import MemoryBudget
 from pliant.serve.repository.model_entry import ModelEntry, ModelKey, OpenModel
+from tests.collector import freeze_everything
 from tests.serve.models import Upper
 from tests.serve.nodes import PATIENCE_S, Running, asking, running_models
 from tests.serve.test_routing import until
@@ -203,11 +204,14 @@ def test_a_load_that_fails_leaves_everything_as_it_was() -> None:
         assert "no model" in asked(node, "late").json()["error"]
 
 
-def test_an_unloaded_model_is_freed_at_once(request: pytest.FixtureRequest) -> None:
+def test_an_unloaded_model_is_freed_at_once(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A node and its connections form reference cycles, and `pliant node` has the collector skip what it
     began with: an operator who unloads a model would get no memory back."""
     shelf = Shelf("m")
-    request.addfinalizer(gc.unfreeze)
+    monkeypatch.setattr("pliant.run.unused_memory.gc", gc)
+    request.addfinalizer(freeze_everything)
     with serving(Shelf("first"), shelf) as node:
         gc.freeze()
         for _ in range(3):
