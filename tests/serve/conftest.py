@@ -1,4 +1,4 @@
-"""Devices on paper and tiny stores, as tests of sessions have them, and patience with upstreams."""
+"""Devices on paper, tiny stores, patience with upstreams, and nodes that end at once."""
 
 import pytest
 
@@ -14,3 +14,12 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     Tests of upstreams that do not answer set what they need.
     """
     monkeypatch.setattr("pliant.route.choice.request_progress.SHORTEST_S", PATIENCE_S)
+
+
+@pytest.fixture(autouse=True)
+def no_lingering(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that ends waits for handshakes in progress, which take no time over loopback.
+
+    Where its end is what is tested, it waits as long as it does for users (tests/serve/test_shutdown.py).
+    """
+    monkeypatch.setattr("pliant.serve.http.connections.server.LINGER_S", 0.01)

@@ -19,6 +19,11 @@ from tests.serve.models import Upper
 from tests.serve.nodes import ANY_PORT, PATIENCE_S, asking, running
 
 
+@pytest.fixture
+def no_lingering() -> None:
+    """In place of that of all tests of nodes: here they wait."""
+
+
 def test_every_request_that_was_taken_is_answered() -> None:
     """Those that compute and those that wait: eight clients, one of which is being answered."""
     served = Upper()
