@@ -76,9 +76,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Tests and modules are not visited again whenever garbage is collected."""
+    """Leave out what is cheap in a process of pliant, and takes seconds beside all tests, torch and onnx."""
     from tests.collector import skip_collected_tests
+    from tests.waits import ignore_waits
 
+    ignore_waits()
     skip_collected_tests()
 
 

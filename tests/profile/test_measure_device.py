@@ -14,6 +14,7 @@ from pliant.plan.submodel.prices import layer_seconds
 from pliant.profile.measure_device import ProfileProgress, measure_device, subject_name
 from pliant.store.build import build
 from pliant.store.read import Store, open_store
+from pliant.system import waited_s
 
 
 class Clockwork:
@@ -87,7 +88,7 @@ def test_layers_decode_the_highest_planes_held(device: Clockwork) -> None:
 
 def test_a_profile_makes_a_cost_table(device: Clockwork) -> None:
     """The planner's door: a real profile must be accepted there at both percentiles."""
-    profile = measure_device(device, n_threads=2, seconds=0.01)
+    profile = measure_device(device, n_threads=2, seconds=0.01, waited=waited_s)
     for percentile in ("median", "p95"):
         assert layer_seconds(cost_table(profile, 20, percentile), 4, with_io=False) > 0  # type: ignore[arg-type]
 
