@@ -146,6 +146,7 @@ def nothing_left() -> Iterator[None]:
     until(lambda: process.num_fds() < n_files + FEW, "files are left")
 
 
+@pytest.mark.slow
 def test_each_request_is_answered_once_and_rightly_or_refused_with_a_reason(
     graded_store: Path, kernel_cache: Path, tmp_path: Path, references: References, nothing_left: None
 ) -> None:

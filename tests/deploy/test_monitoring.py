@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import httpx
+import pytest
 import yaml
 
 import pliant
@@ -138,6 +139,7 @@ def asked_all_the_time(nodes: list[Running], models: list[str]) -> Iterator[Coun
             client.result()
 
 
+@pytest.mark.slow
 def test_prometheus_finds_every_metric_of_dashboard_and_alerts(tmp_path: Path) -> None:
     """A dashboard that names a metric which no node has shows nothing when it is needed."""
     binary("prometheus")
@@ -196,6 +198,7 @@ def test_alerts_fire_for_a_node_that_has_gone_and_clear_once_it_is_back(tmp_path
         until(lambda: firing(seen) == set(), "alerts of a node that is back")
 
 
+@pytest.mark.slow
 def test_the_alert_for_missing_workers_fires_at_a_node_that_leads_them(tmp_path: Path) -> None:
     """Such a node is the primary that runs for months; the page of `pliant cluster` ends with its run."""
     binary("prometheus")

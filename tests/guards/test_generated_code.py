@@ -12,6 +12,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.guards import generators
 from tests.guards.generators import ROWS, cases, expression_operations, function, known_operations
 
@@ -31,6 +33,7 @@ def test_every_operation_of_expressions_has_a_case() -> None:
     assert not missing, f"add an expression to generators.py with {', '.join(sorted(missing))}"
 
 
+@pytest.mark.slow
 def test_generators_write_the_code_that_they_wrote(golden_record: Callable[..., None]) -> None:
     """Code that only moves writes the same kernels.
 

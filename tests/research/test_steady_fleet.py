@@ -35,6 +35,7 @@ def swing(run: FleetRun, end_s: float) -> float:
     return max(max(values) - min(values) for values in by_name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_clients", [8, 32])
 def test_shares_of_endpoints_do_not_oscillate_under_steady_load(n_clients: int) -> None:
     """Three seeds; clients that each ask again at once, a device, a cluster and a gateway."""

@@ -76,6 +76,7 @@ def test_an_explanation_gives_the_bytes_that_an_answer_reads(tiny_store: Callabl
         assert model.explain(tokens=8, floor=floor).candidates[0].memory.load_bytes <= row.memory.load_bytes
 
 
+@pytest.mark.slow
 def test_what_only_an_upstream_has_the_memory_for_waits_for_its_return(
     tiny_store: Callable[..., Path],
 ) -> None:
