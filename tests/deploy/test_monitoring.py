@@ -120,7 +120,7 @@ def asked_all_the_time(nodes: list[Running], models: list[str]) -> Iterator[Coun
     def ask(client: int) -> None:
         with httpx.Client(timeout=PATIENCE_S) as http:
             n = client
-            while not ended.is_set():
+            while not ended.wait(0.02):  # else they would take the cores that Prometheus and the nodes need
                 node, model = nodes[n % len(nodes)], models[n % len(models)]
                 body = asking(TEXT, parameters={"deadline_s": 30})
                 url = f"{node.url}/v2/models/{model}/infer"
