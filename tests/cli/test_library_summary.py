@@ -10,6 +10,7 @@ import pytest
 
 from tests.cli.conftest import Cli
 from tests.compiler.aot.model.c_model import CModel
+from tests.compiler.aot.model.conftest import characters_once as characters_once
 
 
 @pytest.fixture

@@ -1,14 +1,17 @@
 """C libraries of small models, and the compilers that link them."""
 
+import json
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from pliant.api.compile_library import LibraryOptions, LibraryReport, compile_elastic
 from pliant.api.resolve import resolve_elastic
+from pliant.compiler.aot.model.character_tables import character_tables, normalizer_steps
 from pliant.compiler.executable.call import Target
 from pliant.ir.device import DeviceProfile, LayerTime, Overhead
 from pliant.ir.link import Link
@@ -23,6 +26,24 @@ from pliant.store.read import open_store
 LENGTH = 24
 TARGETS_S = (0.004, 0.2)
 Build = Callable[..., LibraryReport]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def characters_once() -> Iterator[None]:
+    """The code points of a normalizer are tabulated once, and not for each library: that takes 1.3 s."""
+    found: dict[str, object] = {}
+
+    def known_steps(normalizer: Mapping[str, object] | None) -> object:
+        key = json.dumps(normalizer, sort_keys=True)
+        if key not in found:
+            found[key] = normalizer_steps(normalizer)
+        return found[key]
+
+    module = "pliant.compiler.aot.model.text_tables"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(f"{module}.normalizer_steps", known_steps)
+        patch.setattr(f"{module}.character_tables", cache(character_tables))
+        yield
 
 
 @pytest.fixture(scope="session")
