@@ -1,5 +1,8 @@
 """Devices on paper, tiny stores, patience with upstreams, and nodes that end at once."""
 
+import asyncio
+from types import SimpleNamespace
+
 import pytest
 
 from tests.run.conftest import slow_profile as slow_profile
@@ -16,10 +19,17 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pliant.route.choice.request_progress.SHORTEST_S", PATIENCE_S)
 
 
+async def _short_sleep(seconds: float) -> None:
+    await asyncio.sleep(min(seconds, 0.02))
+
+
 @pytest.fixture(autouse=True)
 def no_lingering(monkeypatch: pytest.MonkeyPatch) -> None:
     """A node that ends waits for handshakes in progress, which take no time over loopback.
 
-    Where its end is what is tested, it waits as long as it does for users (tests/serve/test_shutdown.py).
+    uvicorn looks whether it should end ten times a second, and as often whether its connections are closed.
+    Where its end is what is tested, a node waits as it does for users (tests/serve/test_shutdown.py).
     """
     monkeypatch.setattr("pliant.serve.http.connections.server.LINGER_S", 0.01)
+    of_uvicorn = SimpleNamespace(**{**vars(asyncio), "sleep": _short_sleep})
+    monkeypatch.setattr("uvicorn.server.asyncio", of_uvicorn)
