@@ -238,14 +238,17 @@ def test_a_model_that_can_be_answered_waits_for_no_worker(
             opened(split_only, **more)
 
 
-def test_a_served_text_encoder_multiplies_in_the_given_arithmetic() -> None:
+def test_a_served_text_encoder_multiplies_in_the_given_arithmetic(tiny_model: Callable[..., Path]) -> None:
     """A node answered in float32, whatever its CPU is good at."""
-    with running_models(model_entries(NodeArguments(model=["sst2"], compute="int8", threads=1), ())) as node:
-        answer = httpx.post(f"{node.url}/v2/models/sst2/infer", content=asking(TEXT), timeout=PATIENCE_S)
+    model = str(tiny_model("bert", n_layers=4, widths=(2, 4)))
+    (entry,) = model_entries(NodeArguments(model=[model], compute="int8", threads=1), ())
+    with running_models([entry]) as node:
+        url = f"{node.url}/v2/models/{entry.key.name}/infer"
+        answer = httpx.post(url, content=asking(TEXT), timeout=PATIENCE_S)
     found = answer.json()["outputs"][0]["data"]
     logits = {}
     for compute in ("int8", "fp32"):
-        with pliant.open("sst2", threads=1, compute=compute, preload="100MB") as alone:
+        with pliant.open(model, threads=1, compute=compute, preload="100MB") as alone:
             logits[compute] = alone(TEXT).logits
     np.testing.assert_allclose(found, logits["int8"], rtol=1e-5)
     assert not np.allclose(found, logits["fp32"], rtol=1e-4)
