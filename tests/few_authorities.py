@@ -13,7 +13,7 @@ _LAST_LINE = "-----END CERTIFICATE-----\n"
 
 
 def trust_few(folder: Path) -> None:
-    """From now on OpenSSL's default is the first of certifi's authorities, unless the caller has chosen one."""
+    """From now on OpenSSL's default is one of certifi's authorities, unless the caller has chosen some."""
     if "SSL_CERT_FILE" in os.environ:
         return
     path = folder / "authority.pem"
