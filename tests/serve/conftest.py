@@ -19,17 +19,23 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pliant.route.choice.request_progress.SHORTEST_S", PATIENCE_S)
 
 
+@pytest.fixture
+def lingering() -> None:
+    """Nodes of this test end as they do for users: it asks them, or others, while they end or afterwards."""
+
+
 async def _short_sleep(seconds: float) -> None:
     await asyncio.sleep(min(seconds, 0.02))
 
 
 @pytest.fixture(autouse=True)
-def no_lingering(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_lingering(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """A node that ends waits for handshakes in progress, which take no time over loopback.
 
     uvicorn looks whether it should end ten times a second, and as often whether its connections are closed.
-    Where its end is what is tested, a node waits as it does for users (tests/serve/test_shutdown.py).
     """
+    if "lingering" in request.fixturenames:
+        return
     monkeypatch.setattr("pliant.serve.http.connections.server.LINGER_S", 0.01)
     of_uvicorn = SimpleNamespace(**{**vars(asyncio), "sleep": _short_sleep})
     monkeypatch.setattr("uvicorn.server.asyncio", of_uvicorn)

@@ -126,6 +126,7 @@ def test_a_client_that_leaves_is_left_out_of_the_batch() -> None:
 
 
 @pytest.mark.parametrize("stops", [False, True], ids=["stays", "is told to end"])
+@pytest.mark.usefixtures("lingering")
 def test_64_clients_at_once_get_their_own_answers(stops: bool) -> None:
     """Three requests each, of texts that nobody else asks; a node that ends under load answers what it let
     in, and refuses the rest."""

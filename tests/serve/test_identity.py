@@ -70,6 +70,7 @@ def test_a_model_of_the_same_name_and_other_weights_is_never_asked(
     assert [r.levelname for r in caplog.records if "content hash" in r.message] == ["WARNING"]
 
 
+@pytest.mark.usefixtures("lingering")
 def test_an_upstream_that_comes_back_with_another_model_is_left_out_and_with_the_right_one_used() -> None:
     """The model may change between a ping and a request: the request itself says what it is meant for."""
     with reserved() as where, end_below(url := f"http://{where}") as end:

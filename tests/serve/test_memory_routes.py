@@ -77,6 +77,7 @@ def test_an_explanation_gives_the_bytes_that_an_answer_reads(tiny_store: Callabl
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("lingering")
 def test_what_only_an_upstream_has_the_memory_for_waits_for_its_return(
     tiny_store: Callable[..., Path],
 ) -> None:

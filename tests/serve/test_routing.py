@@ -148,6 +148,7 @@ def test_predecessors_hear_of_a_change_without_asking() -> None:
         assert metric(server, "pliant_refits_total") >= 1
 
 
+@pytest.mark.usefixtures("lingering")
 def test_a_node_that_dies_costs_no_answer_and_is_used_again_when_it_is_back() -> None:
     """Nobody restarts anything: the end node answers by itself, and finds the gateway when it returns."""
     with reserved() as where, end_below(url := f"http://{where}") as end:

@@ -18,10 +18,7 @@ from pliant.system import refuse_connections
 from tests.serve.models import Upper
 from tests.serve.nodes import ANY_PORT, PATIENCE_S, asking, running
 
-
-@pytest.fixture
-def no_lingering() -> None:
-    """In place of that of all tests of nodes: here they wait."""
+pytestmark = pytest.mark.usefixtures("lingering")
 
 
 def test_every_request_that_was_taken_is_answered() -> None:

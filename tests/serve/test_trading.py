@@ -224,6 +224,7 @@ def test_a_node_whose_own_floor_is_above_what_was_measured_does_not_start() -> N
         pass
 
 
+@pytest.mark.usefixtures("lingering")
 def test_accuracy_is_given_up_when_the_link_is_down_and_not_before() -> None:
     """Up: the whole answer of the node above, in time. Down: what this device can do by then."""
     with running(Elastic("@up", 1.0, 2.0), name="up", **fixed((0, 2.0))) as up:

@@ -271,6 +271,7 @@ def test_many_clients_at_once_get_their_own_answers(node: Running) -> None:
         list(pool.map(ask, range(CLIENTS)))
 
 
+@pytest.mark.usefixtures("lingering")
 def test_a_node_that_ends_answers_what_was_called() -> None:
     """No call that was begun is lost, and there is nothing at the port afterwards."""
     served = Upper()

@@ -144,6 +144,7 @@ def test_models_that_a_refused_change_loads_again_keep_the_limits() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("lingering")
 def test_no_request_is_lost_while_everything_changes() -> None:
     """Clients ask all the while; each gets the answer of the model that it asked, here or upstream."""
     memory, found = MemoryBudget(100), list[tuple[str, str]]()

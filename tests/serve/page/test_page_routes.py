@@ -185,6 +185,7 @@ def test_a_page_too_many_is_refused_and_one_that_closes_makes_room() -> None:
         assert statuses[-1] == 200
 
 
+@pytest.mark.usefixtures("lingering")
 def test_a_node_that_leaves_tells_its_pages_and_is_not_kept_by_them() -> None:
     """A page that stays open would else hold a node up until its patience ends."""
     with running(Upper(), name="here", limits=Limits(hop_s=30.0)) as node, events(node) as told:

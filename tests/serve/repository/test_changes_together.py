@@ -131,6 +131,7 @@ def test_a_model_that_leaves_the_configuration_while_its_load_waits_is_not_loade
         assert gone.opened == []
 
 
+@pytest.mark.usefixtures("lingering")
 def test_a_model_whose_load_ends_during_the_drain_is_not_ready() -> None:
     """Else a load balancer would send requests to a node that leaves."""
     with reserved() as listen, ThreadPoolExecutor(1) as pool:

@@ -29,6 +29,8 @@ from tests.serve.node.test_peers import OPERATOR, peers
 from tests.serve.nodes import PATIENCE_S, Running, fixed, running
 from tests.serve.test_routing import GOOD, HONEST, LATE, answer_of, metric, target_of, until
 
+pytestmark = pytest.mark.usefixtures("lingering")
+
 TOKEN, OTHER_TOKEN = "peer-token-012345", "peer-token-of-others"
 
 

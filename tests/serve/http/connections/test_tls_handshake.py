@@ -18,7 +18,8 @@ from tests.serve.models import Echo, Upper
 from tests.serve.nodes import PATIENCE_S, Running, running
 from tests.serve.test_routing import until
 from tests.serve.test_shutdown import _is_refused
-from tests.serve.test_shutdown import no_lingering as no_lingering
+
+pytestmark = pytest.mark.usefixtures("lingering")
 
 FEW = replace(LIMITS, n_connections=12, n_client_connections=8, n_reserved_connections=4)
 HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
