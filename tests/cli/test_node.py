@@ -15,10 +15,14 @@ import httpx
 import pytest
 from typer.testing import Result
 
+from pliant.settings import cache_folder
+
 PLIANT = [sys.executable, "-c", "from pliant.cli.app import app; app()"]
 _COUNTED = "import atexit, gc; atexit.register(lambda: print(gc.get_freeze_count())); "
 """At its end a process says how many objects Python's collector skips."""
 PATIENCE_S = 120
+SHIPPED_CACHE = cache_folder()
+"""The user's own, as in other tests of shipped models: to pack and to measure one takes 15 s."""
 
 
 @contextmanager
@@ -68,10 +72,10 @@ def test_explain_is_lines_for_people(cache: Path, cli: Callable[..., Result]) ->
 
 
 def test_explain_takes_the_deadline_and_the_floor_of_a_request(
-    cache: Path, cli: Callable[..., Result], as_json: Callable[..., Any]
+    cli: Callable[..., Result], as_json: Callable[..., Any]
 ) -> None:
     """The command of the documentation; a busy machine may be late, which it says then."""
-    with node(cache, model="sst2") as (url, _):
+    with node(SHIPPED_CACHE, model="sst2") as (url, _):
         words = ("route", "explain", "--node", url, "--length", 40, "--deadline", "30ms", "--floor", 0.88)
         shown = cli(*words)
         assert shown.exit_code == 0, shown.output
@@ -181,7 +185,7 @@ def test_explain_says_that_nobody_answers(cli: Callable[..., Result]) -> None:
     assert "no node answers" in result.output
 
 
-def test_every_line_on_stderr_is_json_where_that_is_asked_for(cache: Path) -> None:
+def test_every_line_on_stderr_is_json_where_that_is_asked_for() -> None:
     """A collector of log lines failed at the first one, `pliant: serves ...`, and at the last."""
     words = [
         "node",
@@ -195,7 +199,7 @@ def test_every_line_on_stderr_is_json_where_that_is_asked_for(cache: Path) -> No
         "--log-format",
         "json",
     ]
-    with _spoken(cache, *words) as (process, lines):
+    with _spoken(SHIPPED_CACHE, *words) as (process, lines):
         said = _next(lines, "serves sst2 http://127.0.0.1:")
         assert (said["level"], said["logger"]) == ("info", "pliant.cli")
         process.send_signal(signal.SIGTERM)
