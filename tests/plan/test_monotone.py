@@ -8,7 +8,6 @@ lengths than the planned one: tests/run/test_resident_weights.py.
 from itertools import pairwise
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,8 +19,6 @@ from pliant.plan.submodel.search import plan
 from pliant.plan.submodel.shape import StoreShape
 from pliant.plan.submodel.submodel import rank_submodels, submodels
 from tests.plan.problems import random_problem
-
-pytestmark = pytest.mark.usefixtures("unchecked_shapes")
 
 ROUNDING = 1e-12  # of sums of floats, in another order
 Problem = tuple[StoreShape, CostTable, Budget, np.ndarray]

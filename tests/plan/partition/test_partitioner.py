@@ -20,8 +20,6 @@ from pliant.plan.split.stage_graphs import weight_bytes
 from tests.plan.clusters import cluster, curved, handing, simulated_s
 from tests.plan.splits import bert, mobilebert
 
-pytestmark = pytest.mark.usefixtures("unchecked_shapes")
-
 SPEC = bert()
 
 

@@ -22,8 +22,6 @@ from pliant.store.read import Store, open_store
 from tests.rows import FORMS
 from tests.run.conftest import OpenElastic, paper_profile
 
-pytestmark = pytest.mark.usefixtures("unchecked_shapes")
-
 ELASTIC = {"n_layers": 4, "widths": (2, 4)}
 SHORT, LONG = "a good film", " ".join(["the film is good and the story is not bad"] * 2)
 ANY_S = 3600.0
