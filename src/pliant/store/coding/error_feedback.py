@@ -27,9 +27,10 @@ def round_with_feedback(
 ) -> tuple[UInt8[np.ndarray, "K N"], Float32[np.ndarray, "K N"]]:
     """The index into the ascending `levels` for each weight, and the corrected values of the `is_exact` ones.
 
-    `moments` is X' X over the examples, finite and not all zero. Weights that are exact have code 0 and take
-    their row's correction in full; `matrix` is returned elsewhere. A column whose error over the examples
-    would grow, as it can with few levels and few rows, keeps its weights and the codes `alone`.
+    `moments` is X' X over the examples, finite and not all zero. `alone` has the codes without examples.
+    Weights that are exact have code 0 and take their row's correction in full; `matrix` is returned
+    elsewhere. Feedback can make the error over the examples larger, with few levels and few rows: such a
+    column of the result has its codes of `alone` and its weights of `matrix`.
     """
     order = np.argsort(-np.diag(moments), kind="stable")  # large inputs first: later rows correct their error
     weights = matrix[order]
