@@ -56,12 +56,16 @@ def test_joules_of_a_cluster_include_its_radios_and_decide_with_them(
                 used = {} if radio is None else RADIOS
                 assert reply.energy_j == pytest.approx(spent_j(run.program.steps, run.spans, used), rel=1e-9)
         (program,) = {run.program}
-        sent_bytes = sum(
-            s.work.n_bytes for s in program.steps if isinstance(s.work, Exchange) and s.work.src == "hub"
-        )
-        dear_j = 1e6 * sent_bytes / 125_000
+        exchanges = [s.work for s in program.steps if isinstance(s.work, Exchange)]
+        dear_j = 1e6 * sum(x.n_bytes for x in exchanges if x.src == "hub") / 125_000
         assert estimates[-1] == pytest.approx(dear_j, rel=0.05), "the planned bytes, of about this length"
-        assert estimates[0] < estimates[1] < estimates[2]
+        transfers_j = sum(
+            (RADIOS[x.src].up_J_per_Mbit + RADIOS[x.dst].down_J_per_Mbit) * x.n_bytes / 125_000
+            for x in exchanges
+        )
+        assert estimates[1] > 0.95 * transfers_j, (
+            "the rest is power times time, of a machine that may be slow"
+        )
 
 
 def spent_j(steps, spans, radios) -> float:  # type: ignore[no-untyped-def]

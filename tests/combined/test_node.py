@@ -34,11 +34,13 @@ N_CLIENTS, N_EACH = 64, 4
 MODEL_BYTES = 400_000
 QUEUE = 24
 """Fewer than there are clients: some are refused."""
+LONG_S = 3600.0
+"""No queue is this long, even by estimates 64 times too high: the profile is not of this machine."""
 TERMS: tuple[dict[str, Any], ...] = (
     {},
-    {"deadline_s": 60.0},
+    {"deadline_s": LONG_S},
     {"accuracy_floor": 0.7834},
-    {"deadline_s": 60.0, "accuracy_floor": 0.8334},
+    {"deadline_s": LONG_S, "accuracy_floor": 0.8334},
     {"accuracy_floor": 0.8734},
     {"deadline_s": 1e-5, "best_effort": True},
     {"deadline_s": 1e-5},
@@ -158,7 +160,7 @@ def _is_refused_rightly(asked: Asked) -> None:
         return
     assert response.status_code == 503, error
     if "no answer is in time" in error:
-        assert asked.terms == {"deadline_s": 1e-5}
+        assert asked.terms == {"deadline_s": 1e-5}, error
     else:
         assert int(response.headers["retry-after"]) >= 1
 
