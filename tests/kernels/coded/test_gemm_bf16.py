@@ -34,11 +34,12 @@ def nearest(x: np.ndarray) -> np.ndarray:
     return out
 
 
-def rounded(library: Library, a: np.ndarray, depth: int) -> np.ndarray:
+def rounded(library: Library, a: np.ndarray, depth: int, *, in_tiles: bool = False) -> np.ndarray:
     """Rows of A by the kernel: uint16 [rows, depth]."""
     rows, columns = a.shape
     q = np.full((rows + 1, depth), 7, np.uint16)
-    args = RoundBf16Args(a.ctypes.data, a.strides[0] // 4, columns, q.ctypes.data, depth)
+    n_rows = rows if in_tiles else 0
+    args = RoundBf16Args(a.ctypes.data, a.strides[0] // 4, columns, q.ctypes.data, depth, n_rows)
     call(address(library, "round_bf16", round_bf16_ir), args, rows)
     assert (q[rows:] == 7).all(), "the kernel wrote past its rows"
     return q[:rows]
@@ -59,7 +60,7 @@ def product(
     c = guarded(len(a), columns, columns + 3)
     args = matrix.args(a, c[:, :columns], **epilogue)  # type: ignore[arg-type]
     args.n_columns = columns
-    run(library, args, rounded(library, a, a.shape[1]))
+    run(library, args, rounded(library, a, a.shape[1], in_tiles=library.isa.has_tiles))
     assert (c[:, columns:] == 7.0).all(), "the kernel wrote past its columns"
     return c[:, :columns]
 
@@ -182,5 +183,5 @@ def test_resident_pairs_are_packed_once(library: Library, rows: int, depth: int,
     args.own.bits, args.own.full = BF16_PAIRS, pairs.ctypes.data
     c = guarded(rows, columns, columns + 3)
     args.c, args.ldc = c.ctypes.data, columns + 3
-    run(library, args, rounded(library, a, padded))
+    run(library, args, rounded(library, a, padded, in_tiles=library.isa.has_tiles))
     assert_close(c[:, :columns], a, weights, reference.gemm(nearest(a), nearest(weights)))

@@ -28,11 +28,12 @@ SPLIT_ERROR = 2.0**-15
 ULP = 2.0**-23
 
 
-def split(library: Library, a: np.ndarray, depth: int) -> np.ndarray:
+def split(library: Library, a: np.ndarray, depth: int, *, in_tiles: bool = False) -> np.ndarray:
     """Rows of A by the kernel: uint16 [rows, 2, depth]."""
     rows, columns = a.shape
     q = np.full((rows + 1, 2, depth), 7, np.uint16)
-    args = SplitRowsArgs(a.ctypes.data, a.strides[0] // 4, columns, q.ctypes.data, depth, 2 * depth, depth)
+    places = (rows if in_tiles else 0, 2 * depth, depth)
+    args = SplitRowsArgs(a.ctypes.data, a.strides[0] // 4, columns, q.ctypes.data, depth, *places)
     call(address(library, "split_rows", split_rows_ir), args, rows)
     assert (q[rows:] == 7).all(), "the kernel wrote past its rows"
     return q[:rows]
@@ -43,8 +44,8 @@ def product(library: Library, matrix: Coded, a: np.ndarray, **epilogue: object) 
     columns = matrix.weights.shape[1]
     c = guarded(len(a), columns, columns + 3)
     args = matrix.args(a, c[:, :columns], **epilogue)  # type: ignore[arg-type]
-    q = split(library, a, a.shape[1])
-    args.a, args.lda = q.ctypes.data, a.shape[1]
+    q = split(library, a, a.shape[1], in_tiles=True)
+    args.a = q.ctypes.data
     kernel = address(library, "gemm_split", gemm_split_ir)
     call(kernel, args, units_split(columns), scratch_bytes_split())
     assert (c[:, columns:] == 7.0).all(), "the kernel wrote past its columns"

@@ -101,8 +101,9 @@ def _place_pairs(
 def gemm_bf16_ir(isa: Isa, name: str = "gemm_bf16") -> str:
     """The bfloat16 GEMM kernel of `isa`, with GemmArgs, for every shape, mix of forms, and epilogue.
 
-    `a` is bfloat16 and `lda` is in pairs. C may end within a column group. Raises InputError for an ISA row
-    without bfloat16 products.
+    `a` is bfloat16 and `lda` is in pairs; for CPUs with tiles it is not read, and A is what `round_bf16`
+    stores in tiles. C may end within a column group. Raises InputError for an ISA row without bfloat16
+    products.
     """
     require_bf16(isa)
     module = Module(isa)
@@ -160,6 +161,8 @@ def _write_block(
     """Add the products with rows k .. k + n - 1 of B; `place` is (k, n, all rows)."""
     args, (k, n, depth), groups = f.params[0], place, len(blocks)
     a, lda, c, ldc, n_rows = f.fields(args, GemmArgs, "a", "lda", "c", "ldc", "n_rows")
+    if f.isa.has_tiles:
+        lda = depth >> 1
     bias, residual, ldr, activation = f.fields(args, GemmArgs, "bias", "residual", "ldr", "activation")
     column, wide, one = group * COLUMNS, f.const(groups * COLUMNS), f.const(1)
     zeros = f.table([0.0] * COLUMNS * groups, "float")

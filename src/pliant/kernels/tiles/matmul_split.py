@@ -7,6 +7,7 @@ of a unit are kept there. Each unit splits both again, which keeps them in cache
 import ctypes
 
 from pliant.kernels.coded.activate import write_activations
+from pliant.kernels.coded.round_bf16 import RowPlace
 from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.isa import Isa
 from pliant.kernels.emit.values import Value
@@ -142,6 +143,6 @@ def _write_split_rows(module: Module) -> None:
         x, ldx, rows, n, to = f.params
         depth = (n + 1) & -2
         with f.each(0, rows) as row:
-            upper = f.at(to, row * depth)
-            split_row(f, f.at(x, row * ldx), n, depth, upper, f.at(upper, depth, "i16"))
+            upper = RowPlace(f.at(to, row * depth))
+            split_row(f, f.at(x, row * ldx), n, depth, upper, upper.part(f, depth))
         f.ret()

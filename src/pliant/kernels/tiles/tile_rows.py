@@ -29,15 +29,34 @@ MOST_ROWS_IN_VECTORS: dict[TileKind, int] = {"int8": 8, "bf16": 2}
 _ROW_WORDS = TILE_BYTES // 4
 _BLOCK_WORDS, _ROWS_IN_ONE_PASS = 192, 32
 _A, _B = 4, 6
+_TERMS = {1: ((0, 0),), 2: ((0, 0), (1, 0)), 3: ((1, 0), (0, 0), (0, 1))}
+"""Parts of A and of B (0 upper, 1 lower) whose products are added, in an order that loads few tiles again."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTiles:
+    """How whole rows of tiles of A lie in memory: the address of the first tile and the bytes to the next
+    along K, to a tile's next row, and to the second part.
+    """
+
+    at: Value
+    step: Value
+    row: Value
+    part: Value
 
 
 @dataclass(frozen=True, slots=True)
 class LeftRows:
-    """The address of A: rows of words, `row` bytes apart; a second part is `part` bytes further."""
+    """The address of A: rows of words, `row` bytes apart; a second part is `part` bytes further.
+
+    With `tiles`, as many rows from the first one on as fill pairs of tiles lie there instead, in as many
+    bytes.
+    """
 
     at: Value
     row: Value
     part: Value
+    tiles: StoredTiles | None = None
 
 
 def takes_tiles(n_rows: Value, kind: TileKind) -> Value:
@@ -54,14 +73,16 @@ def rows_of_tiles(groups: int) -> int:
 
 
 def write_tile_rows(module: Module, kind: TileKind, parts: int = 1) -> None:
-    """Define the functions that `multiply_rows` calls; `parts` of A represent the same values."""
+    """Define the functions that `multiply_rows` calls, for A in `parts`: with two, also those of
+    `multiply_parts`.
+    """
     write_tile_ops(module)
     write_configure(module)
-    for p in range(1, parts + 1):
+    for terms in (1,) if parts == 1 else (2, 3):
         for groups in PANELS:
             for high in range(1, rows_of_tiles(groups) + 1):
-                _write_tiles(module, kind, p, high, groups)
-            _write_rows(module, kind, p, groups)
+                _write_tiles(module, kind, terms, high, groups)
+            _write_rows(module, kind, terms, groups)
 
 
 def multiply_in_blocks(
@@ -110,12 +131,11 @@ def multiply_rows(
     is_first: Value,
     parts: int = 1,
 ) -> None:
-    """sums += A @ B, or sums = A @ B if `is_first` (i1) is true.
+    """sums += A @ B, or sums = A @ B if `is_first` (i1) is true; with two parts of A, for their sum.
 
     `b` are the panel's column groups, as many as one of `PANELS`, [words][16] of four bytes each.
     """
-    more = (a.at, a.row, a.part, sums, n_rows, words)
-    f.call(f"rows_{kind}_{parts}_{len(b)}", "void", config, *more, f.cast("zext", is_first, "i64"), *b)
+    _call_rows(f, f"{kind}_{parts}_{len(b)}", config, a, b, sums, n_rows, words, is_first)
 
 
 def multiply_parts(
@@ -129,40 +149,77 @@ def multiply_parts(
     words: Value,
     is_first: Value,
 ) -> None:
-    """The same for split numbers: both parts of A times B's upper parts, then A's upper times B's lower."""
-    multiply_rows(f, "bf16", config, a, upper, sums, n_rows, words, is_first, 2)
-    multiply_rows(f, "bf16", config, a, lower, sums, n_rows, words, f.const(0, "i1"))
+    """The same for split numbers: both parts of A times B's upper parts, and A's upper times B's lower."""
+    _call_rows(f, f"bf16_3_{len(upper)}", config, a, [*upper, *lower], sums, n_rows, words, is_first)
 
 
-def _write_rows(module: Module, kind: TileKind, parts: int, groups: int) -> None:
-    """`rows_<kind>_<parts>_<groups>`: full tiles along K, then a narrower one."""
-    params = [("config", "ptr"), ("a", "ptr"), ("row", "i64"), ("part", "i64"), ("sums", "ptr")]
-    params += [("n_rows", "i64"), ("words", "i64"), ("first", "i64"), *_columns(groups)]
-    name = f"rows_{kind}_{parts}_{groups}"
+def _call_rows(
+    f: Function,
+    name: str,
+    config: Value,
+    a: LeftRows,
+    b: Sequence[Value],
+    sums: Value,
+    n_rows: Value,
+    words: Value,
+    is_first: Value,
+) -> None:
+    tiles = a.tiles or StoredTiles(a.at, f.const(TILE_BYTES), a.row, a.part)
+    of_a = (a.at, a.row, a.part, tiles.at, tiles.step, tiles.row, tiles.part)
+    rest = (sums, n_rows, words, f.cast("zext", is_first, "i64"), *b)
+    f.call(f"rows_{name}", "void", config, *of_a, *rest)
+
+
+def _write_rows(module: Module, kind: TileKind, terms: int, groups: int) -> None:
+    """`rows_<kind>_<terms>_<groups>`: full tiles along K, then a narrower one."""
+    params = [("config", "ptr"), ("a", "ptr"), ("row", "i64"), ("part", "i64"), ("tiles", "ptr")]
+    params += [(n, "i64") for n in ("step", "tile_row", "tile_part")]
+    params += [
+        ("sums", "ptr"),
+        ("n_rows", "i64"),
+        ("words", "i64"),
+        ("first", "i64"),
+        *_columns(terms, groups),
+    ]
+    name = f"rows_{kind}_{terms}_{groups}"
     with module.function(name, params, attributes="noinline", is_exported=False) as f:
-        _, a, _, _, _, _, words, first, *b = f.params
+        _, a, row, part, tiles, step, tile_row, tile_part, _, _, words, first, *b = f.params
         steps, left = words >> 4, words & (_ROW_WORDS - 1)
-        along = partial(_multiply_along, f, f"{kind}_{parts}")
+        along = partial(_multiply_along, f, f"{kind}_{terms}", groups)
         with f.when(steps > 0):
-            along(a, b, f.const(_ROW_WORDS), steps, first)
+            stored = StoredTiles(tiles, step, tile_row, tile_part)
+            along(LeftRows(a, row, part, stored), b, f.const(_ROW_WORDS), steps, first)
         with f.when(left > 0):
             is_first = f.select(steps.compare("eq", 0), first, f.const(0))
             beyond = [f.at(p, steps * TILE, "i8") for p in b]
-            along(f.at(a, steps * TILE_BYTES, "i8"), beyond, left, f.const(1), is_first)
+            stored = StoredTiles(f.at(tiles, steps * step, "i8"), step, tile_row, tile_part)
+            rows = LeftRows(f.at(a, steps * TILE_BYTES, "i8"), row, part, stored)
+            along(rows, beyond, left, f.const(1), is_first)
         f.ret()
 
 
 def _multiply_along(
-    f: Function, kind: str, a: Value, b: Sequence[Value], words: Value, steps: Value, first: Value
+    f: Function,
+    kind: str,
+    groups: int,
+    a: LeftRows,
+    b: Sequence[Value],
+    words: Value,
+    steps: Value,
+    first: Value,
 ) -> None:
     """All rows, for `steps` tiles of `words` words along K."""
-    config, _, row_bytes, part, sums, n_rows, *_ = f.params
-    groups = len(b)
+    config, sums, n_rows = f.params[0], *f.params[8:10]
+    stored = a.tiles
+    assert stored is not None
     high = rows_of_tiles(groups)
+    in_rows = StoredTiles(a.at, f.const(TILE_BYTES), a.row, a.part)
 
-    def tiles(high: int, row: Value) -> None:
-        here = f.at(a, row * row_bytes, "i8"), f.at(sums, (row >> 4) * (groups * TILE), "i8")
-        f.call(f"tiles_{kind}_{high}x{groups}", "void", config, *here, row_bytes, part, steps, first, *b)
+    def tiles(high: int, row: Value, of: StoredTiles) -> None:
+        here, to = f.at(of.at, row * a.row, "i8"), f.at(sums, (row >> 4) * (groups * TILE), "i8")
+        below = a.row * TILE_ROWS
+        more = (here, below, of.step, of.row, of.part, to, steps, first, *b)
+        f.call(f"tiles_{kind}_{high}x{groups}", "void", config, *more)
 
     full = n_rows & -(TILE_ROWS * high)
     left = n_rows - full
@@ -170,27 +227,27 @@ def _multiply_along(
         sixteen = f.const(TILE_ROWS)
         f.call("configure", "void", config, sixteen, sixteen, words)
         with f.each(0, full, TILE_ROWS * high) as row:
-            tiles(high, row)
+            tiles(high, row, stored if high > 1 else in_rows)
     with f.when(left > 0):
         upper = f.least(left, TILE_ROWS)
         lower = left - upper
         f.call("configure", "void", config, upper, f.select(lower > 0, lower, upper), words)
         if high == 1:
-            tiles(1, full)
+            tiles(1, full, in_rows)
         else:
             with f.when(lower > 0):
-                tiles(2, full)
+                tiles(2, full, in_rows)
             with f.when(lower.compare("eq", 0)):
-                tiles(1, full)
+                tiles(1, full, in_rows)
 
 
-def _write_tiles(module: Module, kind: TileKind, parts: int, high: int, groups: int) -> None:
-    """`tiles_<kind>_<parts>_<high>x<groups>`: sums of high x groups tiles, kept in registers along K."""
-    params = [("config", "ptr"), ("a", "ptr"), ("sums", "ptr")]
-    params += [*((n, "i64") for n in ("row", "part", "steps", "first")), *_columns(groups)]
-    name = f"tiles_{kind}_{parts}_{high}x{groups}"
+def _write_tiles(module: Module, kind: TileKind, terms: int, high: int, groups: int) -> None:
+    """`tiles_<kind>_<terms>_<high>x<groups>`: sums of high x groups tiles, kept in registers along K."""
+    params = [("config", "ptr"), ("a", "ptr"), *((n, "i64") for n in ("below", "step", "row", "part"))]
+    params += [("sums", "ptr"), ("steps", "i64"), ("first", "i64"), *_columns(terms, groups)]
+    name = f"tiles_{kind}_{terms}_{high}x{groups}"
     with module.function(name, params, attributes="noinline", is_exported=False) as f:
-        config, a, sums, row, part, steps, first, *columns = f.params
+        config, a, below, step, row, part, sums, steps, first, *columns = f.params
         ops, wide = tile_ops(f, config), f.const(TILE_BYTES)
         places = list(_places(high, groups))
 
@@ -205,25 +262,28 @@ def _write_tiles(module: Module, kind: TileKind, parts: int, high: int, groups: 
             return []
 
         f.choose(first.compare("ne", 0), zero, resume)
-        lower = f.at(a, row * TILE_ROWS, "i8")
+        lower = f.at(a, below, "i8")
         with f.each(0, steps) as k:
-            here = k * TILE_BYTES
-            for p in range(parts):
-                for r, rows in enumerate((a, lower)[:high]):
-                    ops.load(_A + r, f.at(f.at(rows, here, "i8"), part * p, "i8"), row)
-                for g, column in enumerate(columns):
-                    if p == 0 or groups > 2:
-                        ops.load(_B + g % 2, f.at(column, k * TILE, "i8"), wide)
+            here = k * step
+            loaded_a = loaded_b = -1
+            for of_a, of_b in _TERMS[terms]:
+                for r, rows in enumerate((a, lower)[:high] if of_a != loaded_a else ()):
+                    ops.load(_A + r, f.at(f.at(rows, here, "i8"), part * of_a, "i8"), row)
+                for g in range(groups):
+                    if of_b != loaded_b or groups > 2:
+                        ops.load(_B + g % 2, f.at(columns[of_b * groups + g], k * TILE, "i8"), wide)
                     for tile, r, _ in (x for x in places if x[2] == g):
                         ops.multiply(kind, tile, _A + r, _B + g % 2)
+                loaded_a, loaded_b = of_a, of_b
         for tile, r, g in places:
             ops.store(tile, f.at(sums, TILE * (r * groups + g), "i8"), wide)
         f.ret()
 
 
-def _columns(groups: int) -> list[tuple[str, str]]:
-    """The parameters for a panel's column groups."""
-    return [(f"b{g}", "ptr") for g in range(groups)]
+def _columns(terms: int, groups: int) -> list[tuple[str, str]]:
+    """The parameters for a panel's column groups, those of each part of B together."""
+    n_parts = 1 + max(of_b for _, of_b in _TERMS[terms])
+    return [(f"b{g}", "ptr") for g in range(n_parts * groups)]
 
 
 def _places(high: int, groups: int) -> Iterator[tuple[int, int, int]]:

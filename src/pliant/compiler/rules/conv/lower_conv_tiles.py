@@ -137,7 +137,7 @@ def lower_tiles(
     rounding = round_call(
         Ref(f"{tensors.y}:framed" if frame.is_copied else tensors.x),
         (pixels // width, depth), depth, split, depth, target, node.label,
-        is_split=parts == 2, part=size,
+        is_split=parts == 2, part=size, in_rows=True,
     )  # fmt: skip
     call = _call(node, target, form, s, frame, parts)
     packing = _weights(node, graph, frame, parts, weights, (tensors.weights, tensors.bias))
