@@ -2,13 +2,13 @@
 writes.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from pliant.arrays import Int64
-from pliant.compiler.executable.call import Call, LoweredNode, PackedConstant, Target
+from pliant.compiler.executable.call import Call, LoweredNode, PackedConstant, Ref, Target, TensorAlias
 from pliant.compiler.executable.place_tensors import Lifetime, place_tensors
 from pliant.errors import GraphError
 from pliant.ir.executable import ARENA
@@ -79,6 +79,7 @@ def assemble(graph: Graph, lowered: Sequence[LoweredNode], target: Target) -> Im
 
     Raises GraphError if a tensor has a name that a lowering needs, or a node has too many work units.
     """
+    lowered = _share_conversions(lowered)
     calls = tuple(call for part in lowered for call in part.calls)
     packed = {name: p for part in lowered for name, p in part.packed.items()}
     sizes = _temporaries(lowered)
@@ -124,6 +125,30 @@ def assemble(graph: Graph, lowered: Sequence[LoweredNode], target: Target) -> Im
         target=target,
         tensors=tensors,
     )
+
+
+def _share_conversions(lowered: Sequence[LoweredNode]) -> list[LoweredNode]:
+    """Let nodes share what is the same in each: a tensor that one call converts to a temporary."""
+    made: dict[Hashable, str] = {}
+    found = []
+    for part in lowered:
+        calls, aliases, temporaries = [], [*part.aliases], dict(part.temporaries)
+        for call in part.calls:
+            known = made.setdefault(_content(call), call.writes[0]) if call.is_shared else call.writes[0]
+            if known == call.writes[0]:
+                calls.append(call)
+            else:
+                aliases.append(TensorAlias(call.writes[0], known))
+                del temporaries[call.writes[0]]
+        found.append(replace(part, calls=tuple(calls), aliases=tuple(aliases), temporaries=temporaries))
+    return found
+
+
+def _content(call: Call) -> Hashable:
+    """All that determines what a call writes, and for how many rows."""
+    fields = {name: value for name, value in call.fields.items() if value != Ref(call.writes[0])}
+    rows = None if call.extent is None else call.extent.fields
+    return call.kernel, call.layout, frozenset(fields.items()), call.reads, call.n_units, call.grain, rows
 
 
 def _check_names(graph: Graph, made: Sequence[str]) -> None:

@@ -54,7 +54,8 @@ class Call:
 
     `reads` and `writes` are the tensors touched, which determine lifetimes. The first tensor written may use
     the memory of `in_place`, one of the tensors read, if that is as large and dies here. `scratch_bytes` is
-    the need of one thread. Without an `extent` the call always runs all its units.
+    the need of one thread. Without an `extent` the call always runs all its units. With `is_shared`, the only
+    tensor written is a temporary that no later call changes: an equal call need not run again.
 
     For reports: `label` is the source node, `op` its operator, `flops` the operations of the whole node, and
     `n_bytes` the bytes read and written, each tensor once.
@@ -71,6 +72,7 @@ class Call:
     label: str = ""
     in_place: str = ""
     extent: RowExtent | None = None
+    is_shared: bool = False
     op: str = ""
     flops: int = 0
     n_bytes: int = 0

@@ -51,6 +51,7 @@ def round_call(
         writes=(q,),
         grain=size,
         label=label,
+        is_shared=is_split,
         extent=RowExtent(("n_rows",) if in_tiles else (), lambda lengths: (sum(lengths), size))
         if has_extent
         else None,
