@@ -128,7 +128,7 @@ class Report:
             f"# {self.name}",
             f"Machine: {machine()}  \nCommit: {self.commit}  \nMeasures: {_measured(self.name)}  \n"
             f"Workload: {self.workload}  \n"
-            f"Command: `python bench/{' '.join([Path(sys.argv[0]).name, *map(_argument, sys.argv[1:])])}`",
+            f"Command: `{_command()}`",
         ]
         parts += self.notes
         for title, rows in self.tables:
@@ -198,6 +198,13 @@ def commit() -> str:
         ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False
     )
     return done.stdout.strip() or "unknown"
+
+
+def _command() -> str:
+    """The command as it was given, with what ran the script, such as without_amx.py."""
+    before = [Path(word).name for word in sys.orig_argv[1:] if Path(word).suffix == ".py"][:-1]
+    scripts = [f"bench/{name}" for name in (*before, Path(sys.argv[0]).name)]
+    return " ".join(["python", *scripts, *map(_argument, sys.argv[1:])])
 
 
 def _argument(word: str) -> str:
