@@ -6,12 +6,10 @@ instructions of the generated code over two vector ports, loads and stores of ti
 Rapids.
 """
 
-from math import ceil
-
 ROWS, COLUMNS, TERMS = 16, 16, 32
 _PRODUCT = 16
-_IN_VECTORS = 256 / 0.75
-"""Products in vectors reach three quarters of the peak, as measured."""
+_PER_CYCLE = ROWS * COLUMNS * TERMS * 3 // (256 * 4)
+"""Products of vectors in a cycle: three quarters of the peak, as measured."""
 SPLIT = 110
 """Split 16 rows of 32 floats: for each row two loads, ten vector instructions and two stores."""
 _SUMS = 32
@@ -22,14 +20,16 @@ _CALL = 150
 """Configure tiles and call the product of some rows with a panel."""
 
 
-def cycles_in_vectors(rows: float, columns: float, depth: float) -> float:
-    """Cycles of a product by FMA, assuming that nearly all lanes and rows are used."""
-    return rows / ROWS * columns / COLUMNS * depth / TERMS * _IN_VECTORS
+def cycles_in_vectors(rows: int, columns: int, depth: int) -> int:
+    """Cycles of a product by FMA, assuming that nearly all lanes and rows are used; symbolic if a size is."""
+    return rows * columns * depth // _PER_CYCLE
 
 
-def cycles_in_tiles(row_tiles: int, columns: int, depths: tuple[int, ...], panels: int, parts: int) -> float:
-    """Cycles in tiles, for rows in `row_tiles`; each of `depths` adds to the sums, in `panels` calls."""
-    column_tiles = ceil(columns / COLUMNS)
-    calls = len(depths) * (2 if parts == 2 else 1)
-    products = (3 if parts == 2 else 1) * _PRODUCT * sum(ceil(n / TERMS) for n in depths)
-    return row_tiles * column_tiles * (products + calls * _SUMS + _ENDS) + panels * calls * _CALL
+def cycles_in_tiles(row_tiles: int, columns: int, steps: int, blocks: int, panels: int, parts: int) -> int:
+    """Cycles in tiles, for rows in `row_tiles` and terms in `steps` tiles.
+
+    Each of `blocks` of the terms adds to the sums, in `panels` calls. The result is symbolic if a size is.
+    """
+    column_tiles = -(-columns // COLUMNS)
+    products = (3 if parts == 2 else 1) * _PRODUCT * steps
+    return row_tiles * column_tiles * (products + blocks * _SUMS + _ENDS) + panels * blocks * _CALL

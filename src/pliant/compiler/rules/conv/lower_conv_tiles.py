@@ -103,15 +103,16 @@ def tiles_are_faster(
     """
     frame, channels, outs = frame_of(s, form), s.channels // s.groups, s.outs // s.groups
     panels = -(-conv_weights.n_panels(outs) // PANELS) * -(-frame.row_tiles * ROWS // _UNIT_ROWS)
-    tiles = s.groups * cycles_in_tiles(frame.row_tiles, outs, (frame.run,) * frame.runs, panels, parts)
-    image = prod(frame.space) * frame.channels / (ROWS * TERMS)
+    steps = frame.runs * -(-frame.run // TERMS)
+    tiles = s.groups * cycles_in_tiles(frame.row_tiles, outs, steps, frame.runs, panels, parts)
+    image = prod(frame.space) * frame.channels // (ROWS * TERMS)
     copied = SPLIT if frame.is_copied else 0
     vectors = cycles_in_vectors(prod(s.out_space), outs, channels * prod(s.window.kernel)) * s.groups
     if is_winograd:
         patches = -(-s.out_space[0] // OUTPUTS) * -(-s.out_space[1] // OUTPUTS)
         vectors = (
             cycles_in_vectors(patches * PLACES, outs, channels)
-            + patches * _TRANSFORMS * (channels + outs) / 2
+            + patches * _TRANSFORMS * (channels + outs) // 2
         )
     depth, of_weights = channels * prod(s.window.kernel), 0
     if not is_known:

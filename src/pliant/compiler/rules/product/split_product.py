@@ -46,11 +46,9 @@ def split_is_faster(rows: int, columns: int, depth: int) -> bool:
         -(-n // m) for n, m in ((rows, ROWS), (columns, COLUMNS), (depth, TERMS))
     )
     splits = SPLIT * steps * (row_tiles * -(-column_tiles // 12) + column_tiles * -(-rows // 144))
-    blocks = (BLOCK_DEPTH,) * (depth // BLOCK_DEPTH) + ((depth % BLOCK_DEPTH,) if depth % BLOCK_DEPTH else ())
-    panels = -(-column_tiles // PANEL)
-    return splits + cycles_in_tiles(row_tiles, columns, blocks, panels, 2) < cycles_in_vectors(
-        rows, columns, depth
-    )
+    blocks, panels = -(-depth // BLOCK_DEPTH), -(-column_tiles // PANEL)
+    in_tiles = splits + cycles_in_tiles(row_tiles, columns, steps, blocks, panels, 2)
+    return in_tiles < cycles_in_vectors(rows, columns, depth)
 
 
 def lower_split(p: Product, constants: Mapping[str, np.ndarray], target: Target) -> LoweredNode:
