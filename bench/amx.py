@@ -1,6 +1,6 @@
 """AMX: products against the peak of its tiles, and whole models against onnxruntime and OpenVINO.
 
-Runs only if the processor has AMX, the system grants it and PLIANT_AMX is not 0; otherwise it prints the
+Runs only if the processor has AMX, the system grants it and PLIANT_AMX is 1; otherwise it prints the
 reason and makes no claim. Models are MiniLM and BERT-base with random weights, 128 tokens, and ResNet-50;
 each runtime has its own process, and they run interleaved. OpenVINO runs in bfloat16, its default on such a
 processor, and in int8 after NNCF's post-training quantization (`pip install nncf`).
@@ -69,7 +69,7 @@ def main() -> None:
         why = f"this processor lacks {', '.join(lacking)}" if lacking else "the system does not lend it"
         raise SystemExit(f"AMX cannot be measured here: {why}. Run this on Sapphire Rapids or later.")
     if not allows_amx():
-        raise SystemExit("PLIANT_AMX is 0: sessions do not use AMX. Unset it and run this again.")
+        raise SystemExit("sessions use AMX only if PLIANT_AMX is 1: set it and run this again.")
     rounds = 5 if opts.quick else 21
     library = Library(isa, Path(tempfile.mkdtemp(prefix="pliant-bench-")))
     _in_cache(report, library, rounds)

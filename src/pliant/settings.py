@@ -49,8 +49,8 @@ def credentials_folder() -> Path | None:
 
 
 def allows_amx() -> bool:
-    """Whether AMX may be used where the CPU has it: unless $PLIANT_AMX is 0."""
-    return os.environ.get("PLIANT_AMX") != "0"
+    """Whether AMX may be used where the CPU has it: if $PLIANT_AMX is 1 (docs/amx.md says why)."""
+    return os.environ.get("PLIANT_AMX") == "1"
 
 
 def child_environment(**changes: str) -> dict[str, str]:

@@ -34,7 +34,7 @@ def missing() -> str | None:
     if is_runnable(AVX512_AMX):
         return None
     if table.host_flags() >= _FLAGS:
-        return "this CPU has AMX, but PLIANT_AMX is 0 or the system refuses it"
+        return "this CPU has AMX, which PLIANT_AMX=1 has pliant use"
     if not is_runnable(AVX512_BF16):
         return "needs AVX-512 with VNNI, VBMI and BF16"
     return None if shutil.which("cc") else "needs a C compiler"
@@ -77,13 +77,14 @@ def claimed() -> Iterator[None]:
     """In the block this CPU says that it has AMX, and the system lends it."""
     flags, request, wanted = system.cpu_flags, system.request_tiles, os.environ.get("PLIANT_AMX")
     _forget()
-    os.environ.pop("PLIANT_AMX", None)
+    os.environ["PLIANT_AMX"] = "1"
     system.cpu_flags = lambda: (flags() or frozenset()) | _FLAGS
     system.request_tiles = lambda: 0
     try:
         yield
     finally:
         system.cpu_flags, system.request_tiles = flags, request
+        os.environ.pop("PLIANT_AMX")
         os.environ.update({} if wanted is None else {"PLIANT_AMX": wanted})
         _forget()
 

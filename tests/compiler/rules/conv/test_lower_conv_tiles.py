@@ -222,8 +222,8 @@ def test_weights_are_packed_once_in_as_many_bytes() -> None:
 
 
 def test_weights_that_come_with_the_run_are_split_if_the_image_is_large_enough() -> None:
-    """As many numbers of them are split as are multiplied by 14 x 14 pixels, or by 9."""
-    for size, is_tiled in ((14, True), (3, False)):
+    """As many numbers of them are split as are multiplied by 14 x 14 pixels, or by 4."""
+    for size, is_tiled in ((14, True), (2, False)):
         graph = graph_of(constants=("b",), size=size)
         names = [call.kernel.name for call in lowered(graph, AVX512_AMX).calls]
         assert names[0] == "conv_pack"
