@@ -33,11 +33,6 @@ from pliant.models.encoder.encoder_graph import ComputeDtype
 from tests.kernels.tiles.amx_trap import missing
 
 
-def float_isa() -> Isa:
-    """This machine's best row whose float32 products are float32's: not tiles, which split numbers in two."""
-    return AVX512_BF16 if host_isa().has_tiles else host_isa()
-
-
 def _here(*rows: Isa) -> list[Isa]:
     return [to_portable(row) for row in rows if row.architecture == system.machine()]
 

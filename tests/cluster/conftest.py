@@ -4,14 +4,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from pliant.kernels.emit.isa import host_isa
+from pliant.kernels.emit.isa import vector_isa
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import ThreadPool
 
 
 @pytest.fixture(scope="session")
 def library() -> Library:
-    return Library(host_isa(), None)
+    return Library(vector_isa(), None)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from pliant.compiler.aot.ahead_of_time import write_c
 from pliant.compiler.executable.call import Target
 from pliant.compiler.executable.image import Image, make_image
 from pliant.ir.graph import Graph
-from pliant.kernels.emit.isa import NEON, NEON_DOT, NEON_I8MM, host_isa
+from pliant.kernels.emit.isa import NEON, NEON_DOT, NEON_I8MM, vector_isa
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.run.array_sessions.onnx_session import OnnxSession
@@ -39,7 +39,7 @@ _ROWS = {
 @pytest.fixture(scope="module")
 def graphs() -> dict[str, Graph]:
     """The models after all passes, so that what runs on Arm is what pliant makes of a user's file."""
-    library = Library(host_isa())
+    library = Library(vector_isa())
     found = {}
     with ThreadPool(1, library) as pool:
         for name in MODELS:
@@ -51,7 +51,7 @@ def graphs() -> dict[str, Graph]:
 @pytest.fixture(scope="module")
 def answers(graphs: dict[str, Graph]) -> dict[str, np.ndarray]:
     """What the session here makes of all of them."""
-    isa, whole = host_isa(), union(graphs)
+    isa, whole = vector_isa(), union(graphs)
     library = Library(isa)
     with ThreadPool(1, library) as pool:
         return open_image(make_image(whole, Target(isa)), pool, library).run(_feeds(whole.inputs))

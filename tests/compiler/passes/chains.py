@@ -11,9 +11,9 @@ from onnx.reference import ReferenceEvaluator
 from pliant.compiler.executable.call import Target
 from pliant.compiler.executable.image import make_image
 from pliant.ir.graph import Graph, Node, TensorType
+from pliant.kernels.emit.isa import vector_isa
 from pliant.run.graph.array_stage import open_image
 from tests.compiler.rules.run_node import machine
-from tests.rows import float_isa
 
 
 class Chain:
@@ -68,8 +68,8 @@ def lines(graph: Graph) -> list[str]:
 
 def assert_same(graph: Graph, chain: Chain, tolerance: float = 1e-5) -> None:
     """A pass's graph, compiled, answers what the chain's own nodes answer in the reference implementation."""
-    library, pool = machine(float_isa())
-    session = open_image(make_image(graph, Target(float_isa(), 2)), pool, library)
+    library, pool = machine(vector_isa())
+    session = open_image(make_image(graph, Target(vector_isa(), 2)), pool, library)
     feeds: Mapping[str, np.ndarray] = {x: chain.feeds[x] for x in graph.inputs}
     for y, got in session.run(feeds).items():
         np.testing.assert_allclose(got, chain.values[y], rtol=tolerance, atol=tolerance)

@@ -35,7 +35,7 @@ from pliant.cluster.net.key import Key
 from pliant.cluster.net.zmq_sockets import find_local_address, host_and_port
 from pliant.errors import ClusterError
 from pliant.ir.dilation import Dilation
-from pliant.kernels.emit.isa import host_isa
+from pliant.kernels.emit.isa import vector_isa
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.models.encoder.encoder_source import EncoderSource
@@ -75,7 +75,7 @@ class _MemberRuntime:
 
 @contextmanager
 def _open_runtime(options: MemberOptions) -> Iterator[_MemberRuntime]:
-    library = Library(host_isa(), options.cache)
+    library = Library(vector_isa(), options.cache)  # plans count rows of float32 for every device
     with (
         ThreadPool(options.n_threads, library) as pool,
         member_lanes(options.name, options.dilation, options.n_threads) as lanes,

@@ -128,6 +128,14 @@ def host_isa() -> Isa:
     return found
 
 
+def vector_isa() -> Isa:
+    """The best row this CPU runs without tiles: products of float32 have float32's error, and need no memory
+    for a second part of their rows.
+    """
+    isa = host_isa()
+    return AVX512_BF16 if isa.has_tiles else isa
+
+
 def is_runnable(isa: Isa) -> bool:
     """Whether this CPU can execute code generated for `isa`; a portable row fits the CPU it was made on."""
     if isa.is_portable:

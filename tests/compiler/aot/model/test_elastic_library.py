@@ -12,7 +12,7 @@ import pytest
 from pliant.api.compile_library import LibraryReport
 from pliant.errors import BudgetError, InputError
 from pliant.ir.reply import label_scores
-from pliant.kernels.emit.isa import AVX2, NEON, X86_64, Isa, host_flags, needed_flags
+from pliant.kernels.emit.isa import AVX2, NEON, X86_64, Isa, host_flags, needed_flags, vector_isa
 from pliant.models.hf.checkpoint import open_checkpoint
 from pliant.models.spec import Head
 from pliant.models.tokenizer import TokenizedInput, open_tokenizer
@@ -24,7 +24,7 @@ from tests.compiler.aot.foreign_rows import foreign_rows, isa_id
 from tests.compiler.aot.model.c_model import CAnswer, CModel
 from tests.compiler.aot.model.conftest import LENGTH, TARGETS_S, Build, compiled_program
 from tests.compiler.aot.model.on_arm import answers_on_arm, skip_without_emulator
-from tests.rows import FORMS, float_isa
+from tests.rows import FORMS
 from tests.tiny import FAMILIES, random_ids
 
 ELASTIC = {"n_layers": 4, "widths": (2, 4)}
@@ -405,6 +405,6 @@ def test_arm_answers_as_this_machine(tiny_stores: Stores, build_library: Build) 
     skip_without_emulator()
     path, texts = tiny_stores(**ELASTIC), ("good film", "bad, bad plot.")
     found = answers_on_arm(build_library(path, isa=NEON, preload_bytes=PRELOAD_ALL), texts)
-    here = build_library(path, isa=float_isa(), preload_bytes=PRELOAD_ALL)
+    here = build_library(path, isa=vector_isa(), preload_bytes=PRELOAD_ALL)
     with CModel(here.library, here.output) as model:
         np.testing.assert_allclose(found, [model.run(text).numbers for text in texts], atol=1e-5)
