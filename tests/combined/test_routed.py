@@ -49,10 +49,10 @@ FEW = 48
 """Files that other things in the process may open meanwhile; what requests or clients left would be more."""
 TERMS: tuple[dict[str, Any], ...] = (
     {},
-    {"deadline_s": 3600.0},
+    {"deadline_s": 60.0},
     {"accuracy_floor": 0.7834},
     {"deadline_s": 0.03},
-    {"deadline_s": 3600.0, "accuracy_floor": 0.8334},
+    {"deadline_s": 60.0, "accuracy_floor": 0.8334},
     {"deadline_s": 0.03, "accuracy_floor": 0.8334},
     {"deadline_s": 1e-5, "best_effort": True},
     {"deadline_s": 1e-5},
