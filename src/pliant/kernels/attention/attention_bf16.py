@@ -30,7 +30,7 @@ from pliant.kernels.emit import vmath
 from pliant.kernels.emit.builder import Function
 from pliant.kernels.emit.values import Value
 from pliant.kernels.product.bf16_pairs import round_pairs, round_row, split_floats, store_parts
-from pliant.kernels.tiles.tile_rows import LeftRows, multiply_parts
+from pliant.kernels.tiles.tile_rows import LeftRows, multiply_rows
 
 _GROUP = 16
 _TOKENS = 32
@@ -117,7 +117,8 @@ def score_in_tiles(
     queries = [_group(f, at.plain.queries, f.const(columns // 2), i) for i in range(2 * shape.vectors)]
     one = f.const(1, "i1")
     upper, lower = queries[: shape.vectors], queries[shape.vectors :]
-    multiply_parts(f, config, keys, upper, lower, at.plain.scores, n_keys, f.const(columns // 2), one)
+    words = f.const(columns // 2)
+    multiply_rows(f, "bf16", config, keys, upper, at.plain.scores, n_keys, words, one, 2, lower)
     with f.loop(0, n_keys, carry=[f.const(float("-inf"), f.vec)] * shape.vectors) as loop:
         found = [f.load(shape.score(f, at.plain, loop.index, v), f.vec) for v in range(shape.vectors)]
         loop.carry([vmath.largest(f, x, top) for x, top in zip(found, loop.carried, strict=True)])
@@ -148,7 +149,8 @@ def weigh_in_tiles(
             store_parts(f, two, [f.at(groups[p * shape.vectors + v], pair * _GROUP) for p in range(2)])
     values = LeftRows(at.plain.values, at.tokens * 4, at.tokens * 2)
     upper, lower, one = groups[: shape.vectors], groups[shape.vectors :], f.const(1, "i1")
-    multiply_parts(f, config, values, upper, lower, at.sums, f.const(shape.values), pairs, one)
+    columns = f.const(shape.values)
+    multiply_rows(f, "bf16", config, values, upper, at.sums, columns, pairs, one, 2, lower)
     with f.each(0, shape.values, QUAD) as column:
         for v, share in enumerate(shares):
             block = ((column >> 4) * shape.vectors + v) * (_GROUP * _GROUP)

@@ -19,7 +19,6 @@ from pliant.kernels.tiles.tile_rows import (
     TILE,
     LeftRows,
     config_space,
-    multiply_parts,
     multiply_rows,
     release_tiles,
     sums_bytes,
@@ -153,11 +152,8 @@ def _write_segment(module: Module, form: ConvForm, panels: int, parts: int) -> N
             left = LeftRows(f.at(x, pixel * pixel_words), pixel_words * stride_w * 4, part_words * 4)
             upper = [f.at(b, run * run_words * COLUMNS) for b in beside]
             is_first = f.const(0, "i1")  # the sums start with the bias
-            if parts == 2:
-                lower = [f.at(b, weights_part, "i8") for b in upper]
-                multiply_parts(f, config, left, upper, lower, scratch, rows, run_words, is_first)
-            else:
-                multiply_rows(f, "bf16", config, left, upper, scratch, rows, run_words, is_first)
+            lower = [f.at(b, weights_part, "i8") for b in upper] if parts == 2 else []
+            multiply_rows(f, "bf16", config, left, upper, scratch, rows, run_words, is_first, parts, lower)
         with f.each(0, lines) as line:
             _write_line(f, form, panels, line, line * line_step)
         f.ret()

@@ -16,7 +16,6 @@ from pliant.kernels.tiles.tile_rows import (
     TILE,
     LeftRows,
     StoredTiles,
-    multiply_parts,
     multiply_rows,
     release_tiles,
     sums_bytes,
@@ -100,7 +99,7 @@ def _write_panels(f: Function, config: Value, first: Value, end: Value, groups: 
                 has_lower = _has_lower(f, group, groups)
                 with f.when(has_lower):
                     lower = _blocks(f, "lower_block", group, groups, (k, n), f.at(scratch, TILED_BYTES, "i8"))
-                    multiply_parts(f, config, rows, blocks, lower, sums, some, n >> 1, is_first)
+                    multiply_rows(f, "bf16", config, rows, blocks, sums, some, n >> 1, is_first, 2, lower)
                 with f.when(has_lower.compare("eq", 0)):
                     multiply_rows(f, "bf16", config, rows, blocks, sums, some, n >> 1, is_first, 2)
         with f.each(first, end, groups) as group:

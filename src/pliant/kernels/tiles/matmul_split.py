@@ -22,7 +22,7 @@ from pliant.kernels.tiles.tile_rows import (
     TILE,
     LeftRows,
     config_space,
-    multiply_parts,
+    multiply_rows,
     release_tiles,
     sums_bytes,
     write_tile_rows,
@@ -128,7 +128,8 @@ def _write_panel(
     tiles = (place.rows + (TILE_ROWS - 1)) >> 4
     sums = f.at(own_c, row_block * COLUMNS + tiles * (group - place.first) * (TILE // 4))
     words, is_first = (n + 1) >> 1, k.compare("eq", 0)
-    multiply_parts(f, config, rows, *parts, sums, place.rows, words, is_first)
+    upper, lower = parts
+    multiply_rows(f, "bf16", config, rows, upper, sums, place.rows, words, is_first, 2, lower)
     with f.when((k + n).compare("eq", place.depth)):
         ends = EpilogueArgs(
             place.c, place.c_row, bias, place.residual, place.residual_row, activation, residual

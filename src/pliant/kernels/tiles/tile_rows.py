@@ -73,9 +73,7 @@ def rows_of_tiles(groups: int) -> int:
 
 
 def write_tile_rows(module: Module, kind: TileKind, parts: int = 1) -> None:
-    """Define the functions that `multiply_rows` calls, for A in `parts`: with two, also those of
-    `multiply_parts`.
-    """
+    """Define the functions that `multiply_rows` calls for A in `parts`; with two, also for B in two parts."""
     write_tile_ops(module)
     write_configure(module)
     for terms in (1,) if parts == 1 else (2, 3):
@@ -130,57 +128,26 @@ def multiply_rows(
     words: Value,
     is_first: Value,
     parts: int = 1,
+    lower: Sequence[Value] = (),
 ) -> None:
     """sums += A @ B, or sums = A @ B if `is_first` (i1) is true; with two parts of A, for their sum.
 
-    `b` are the panel's column groups, as many as one of `PANELS`, [words][16] of four bytes each.
+    `b` are the panel's column groups, as many as one of `PANELS`, [words][16] of four bytes each. With the
+    `lower` parts of split numbers of B, A has two parts as well, and A's upper times B's lower are added.
     """
-    _call_rows(f, f"{kind}_{parts}_{len(b)}", config, a, b, sums, n_rows, words, is_first)
-
-
-def multiply_parts(
-    f: Function,
-    config: Value,
-    a: LeftRows,
-    upper: Sequence[Value],
-    lower: Sequence[Value],
-    sums: Value,
-    n_rows: Value,
-    words: Value,
-    is_first: Value,
-) -> None:
-    """The same for split numbers: both parts of A times B's upper parts, and A's upper times B's lower."""
-    _call_rows(f, f"bf16_3_{len(upper)}", config, a, [*upper, *lower], sums, n_rows, words, is_first)
-
-
-def _call_rows(
-    f: Function,
-    name: str,
-    config: Value,
-    a: LeftRows,
-    b: Sequence[Value],
-    sums: Value,
-    n_rows: Value,
-    words: Value,
-    is_first: Value,
-) -> None:
+    terms = 3 if lower else parts
     tiles = a.tiles or StoredTiles(a.at, f.const(TILE_BYTES), a.row, a.part)
     of_a = (a.at, a.row, a.part, tiles.at, tiles.step, tiles.row, tiles.part)
-    rest = (sums, n_rows, words, f.cast("zext", is_first, "i64"), *b)
-    f.call(f"rows_{name}", "void", config, *of_a, *rest)
+    rest = (sums, n_rows, words, f.cast("zext", is_first, "i64"), *b, *lower)
+    f.call(f"rows_{kind}_{terms}_{len(b)}", "void", config, *of_a, *rest)
 
 
 def _write_rows(module: Module, kind: TileKind, terms: int, groups: int) -> None:
     """`rows_<kind>_<terms>_<groups>`: full tiles along K, then a narrower one."""
     params = [("config", "ptr"), ("a", "ptr"), ("row", "i64"), ("part", "i64"), ("tiles", "ptr")]
     params += [(n, "i64") for n in ("step", "tile_row", "tile_part")]
-    params += [
-        ("sums", "ptr"),
-        ("n_rows", "i64"),
-        ("words", "i64"),
-        ("first", "i64"),
-        *_columns(terms, groups),
-    ]
+    params += [("sums", "ptr"), *((n, "i64") for n in ("n_rows", "words", "first"))]
+    params += _columns(terms, groups)
     name = f"rows_{kind}_{terms}_{groups}"
     with module.function(name, params, attributes="noinline", is_exported=False) as f:
         _, a, row, part, tiles, step, tile_row, tile_part, _, _, words, first, *b = f.params
