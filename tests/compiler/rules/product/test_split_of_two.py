@@ -13,6 +13,7 @@ from pliant.compiler.rules.product.product import Product
 from pliant.compiler.rules.product.split_product import split_is_faster, splits_both
 from pliant.compiler.rules.rules import lower
 from pliant.ir.graph import Attribute, Graph, Node, TensorType
+from pliant.ir.symbolic import Trace
 from pliant.kernels.emit.isa import AVX512_AMX, AVX512_BF16, Isa
 from pliant.run.graph.array_stage import open_image
 from tests.compiler.rules.product.test_lower_bf16_matmul import normal
@@ -172,3 +173,14 @@ def test_scratch_holds_a_unit_whatever_the_shape() -> None:
     assert not made.temporaries
     assert not made.packed
     assert max(call.scratch_bytes for call in made.calls) < 1 << 20
+
+
+def test_open_sizes_are_decided_for_all_sizes_alike() -> None:
+    """Compared with a float, a symbolic size raised, and each new size of a model was compiled again."""
+    trace = Trace()
+    n = trace.symbol("n", 128)
+    assert split_is_faster(n, n, 64)
+    holds = trace.checker(("n",))
+    held = [m for m in range(1, 400) if holds(m)]
+    assert held == [m for m in range(1, 400) if split_is_faster(m, m, 64)]
+    assert 0 < 128 - held[0] < 128

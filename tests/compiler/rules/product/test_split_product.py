@@ -59,6 +59,27 @@ def test_a_constant_matrix_of_any_shape(isa: Isa, shape: tuple[int, ...], column
     assert near(y, np.matmul(a.astype(np.float64), b.astype(np.float64)), a, b)
 
 
+def test_products_of_the_same_rows_split_them_once(isa: Isa, cache: Path) -> None:
+    """As Q, K and V do; what another product made is split for itself. The last product reads them still."""
+    arrays = {"a": normal(40, 96), "b": normal(96, 64, seed=1), "c": normal(96, 96, seed=2)}
+    nodes = [("a", "b", "y"), ("a", "c", "z"), ("z", "b", "w"), ("a", "b", "x")]
+    values = {name: array.astype(np.float64) for name, array in arrays.items()}
+    for left, right, made in nodes:
+        values[made] = values[left] @ values[right]
+    types = {name: TensorType("float32", value.shape) for name, value in values.items()}
+    products = tuple(Node("MatMul", (left, right), (y,), {}, y) for left, right, y in nodes)
+    constants = {name: arrays[name] for name in ("b", "c")}
+    image = make_image(Graph(products, ("a",), ("y", "w", "x"), types, constants), Target(isa, 2))
+    names = [call.kernel.name for call in image.calls]
+    assert (names.count("split_rows"), names.count("gemm_split")) == (2, 4)
+    library, pool = machine(isa, cache)
+    answers = open_image(image, pool, library).run({"a": arrays["a"]})
+    for y in ("y", "x"):
+        assert near(answers[y], values[y], arrays["a"], arrays["b"])
+    scale = np.abs(values["a"]) @ np.abs(values["c"]) @ np.abs(values["b"])
+    assert (np.abs(answers["w"] - values["w"]) <= 2 * SPLIT_ERROR * (scale + 1)).all()
+
+
 @pytest.mark.parametrize("name", ["", "gelu", "relu", "tanh"])
 def test_what_follows_the_product_is_kept(isa: Isa, name: str, cache: Path) -> None:
     """Bias and activation, or a residual."""
