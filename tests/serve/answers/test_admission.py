@@ -276,6 +276,37 @@ def test_what_fails_while_a_batch_is_chosen_fails_what_waits_and_not_what_follow
     asyncio.run(run())
 
 
+class Unrecordable(BatchTimes):
+    """Times of batches of which none is recorded the first time."""
+
+    has_failed = False
+
+    def observe(self, n: int, length: int, alone: Timing, seconds: float) -> None:
+        if not self.has_failed:
+            self.has_failed = True
+            raise ZeroDivisionError
+        super().observe(n, length, alone, seconds)
+
+
+def test_what_fails_after_a_batch_fails_that_batch_and_not_what_follows() -> None:
+    """The thread ended: its requests, and all after them, waited until their deadlines, or for ever."""
+
+    async def run() -> None:
+        async with busy(8) as (made, _):
+            worker, waiting = Shouting(), QueuedRequest(Timing(1.0, 1.0), key="any")
+            worker.times = Unrecordable()
+            asks = [asyncio.create_task(made.admission.submit(worker, x, waiting)) for x in ("a", "b")]
+            await asyncio.sleep(0)
+            made.gate.set()
+            for ask in asks:
+                with pytest.raises(ZeroDivisionError):
+                    await asyncio.wait_for(ask, 60)
+            later = made.admission.submit(worker, "c", waiting)
+            assert (await asyncio.wait_for(later, 60)).result == "C"
+
+    asyncio.run(run())
+
+
 class Counting(Shouting):
     """A worker that says how many batches of it were under way at once, and which had all threads."""
 

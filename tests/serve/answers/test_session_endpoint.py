@@ -9,6 +9,7 @@ import pytest
 from pliant.errors import BudgetError
 from pliant.ir.endpoint import Estimate, Request
 from pliant.ir.reply import Reply
+from pliant.ir.times.timing import Timing
 from pliant.serve.protocol.pending_request import PendingRequest
 from tests.serve.models import Upper
 from tests.serve.nodes import PATIENCE_S, asking, fixed, running
@@ -92,6 +93,21 @@ def test_a_request_is_refused_when_its_deadline_passes_before_its_turn_comes() -
         served.gate.set()
         assert first.result().status_code == 200
     assert b"other" not in served.answered
+
+
+class Freed(Slow):
+    """Another thread always frees what was ready for a shape after its time was estimated."""
+
+    def compiling(self, request: Request) -> Timing:
+        return Timing(2.0, 3.0)
+
+
+def test_requests_are_answered_where_a_shape_is_freed_while_they_are_queued() -> None:
+    """Such a request seemed to need less time than its preparation alone; the negative rest ended the compute
+    thread, and the request, and all after it, waited for ever: a worker of a cluster had just died."""
+    with running(Freed()) as run:
+        for _ in range(2):
+            assert run.post("text").status_code == 200
 
 
 def test_a_waiting_request_whose_floor_is_out_of_reach_is_refused() -> None:

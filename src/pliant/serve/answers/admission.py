@@ -303,9 +303,13 @@ class Admission:
         except BaseException as error:  # noqa: BLE001 - the error is passed to the caller
             results = [error] * len(run.items)
         spent_s = self._clock() - run.begun_s
-        self._end_run(run, repeatable_s(results, spent_s))
-        pairs = zip(run.items, results, strict=True)
-        deliver([(item, item_outcome(item, result, run, spent_s)) for item, result in pairs])
+        try:
+            self._end_run(run, repeatable_s(results, spent_s))
+            pairs = zip(run.items, results, strict=True)
+            ends = [(item, item_outcome(item, result, run, spent_s)) for item, result in pairs]
+        except Exception as error:  # noqa: BLE001 - the error is passed to the callers: none waits for ever
+            ends = [(item, error) for item in run.items]
+        deliver(ends)
 
     def _end_run(self, run: BatchRun, spent_s: float | None = None) -> None:
         """End a run; a successful one updates the batch times with `spent_s`, without preparation."""

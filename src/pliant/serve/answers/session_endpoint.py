@@ -219,13 +219,15 @@ class SessionEndpoint:
         """The request as the batch planner sees it."""
         asked = pending.at(self.clock() + self.backlog_s)
         (alone, key), loading = self._time_alone(asked, is_beside=True), self._served.compiling(asked)
+        # `alone` includes `loading`, unless another thread has just freed what was ready for this shape.
+        loading_s = 0.0 if loading is None else min(loading.median_s, alone.median_s)
         return QueuedRequest(
             alone,
             pending.length,
             inf if pending.due_s is None else pending.due_s - self._admission.return_delay.bound_s,
             key=None if key is None else (self, key),
             best_effort=pending.best_effort,
-            loading_s=0.0 if loading is None else loading.median_s,
+            loading_s=loading_s,
         )
 
     def _time_alone(self, asked: Request, is_beside: bool) -> tuple[Timing, Hashable | None]:
