@@ -33,14 +33,24 @@ class StretchArguments:
     widths: Annotated[
         str | None, typer.Option(help="Numbers of slices to train for.", show_default="quarters of the heads")
     ] = None
-    tune_epochs: Annotated[float, typer.Option()] = 2.0
-    distil_epochs: Annotated[float, typer.Option()] = 2.0
-    final_epochs: Annotated[float, typer.Option()] = 0.25
-    batch: Annotated[int, typer.Option()] = 32
-    distil_batch: Annotated[int | None, typer.Option()] = None
+    tune_epochs: Annotated[
+        float, typer.Option(help="Epochs of fine-tuning before the model is made elastic; a fraction is allowed.")
+    ] = 2.0
+    distil_epochs: Annotated[
+        float, typer.Option(help="Epochs of training the submodels on the fine-tuned model's outputs.")
+    ] = 2.0
+    final_epochs: Annotated[
+        float, typer.Option(help="Epochs of fine-tuning the elastic model at the end; 0 for none.")
+    ] = 0.25
+    batch: Annotated[int, typer.Option(help="Number of texts in a batch of fine-tuning.")] = 32
+    distil_batch: Annotated[
+        int | None, typer.Option(help="The same of distillation.", show_default="that of --batch")
+    ] = None
     rate: Annotated[float, typer.Option(help="Learning rate.")] = 1e-4
     max_tokens: Annotated[int, typer.Option(help="Texts are truncated to this length for training.")] = 128
-    seed: Annotated[int, typer.Option()] = 0
+    seed: Annotated[
+        int, typer.Option(help="Seed of all random choices; equal options give equal weights.")
+    ] = 0
     workers: Annotated[int, typer.Option(help="Number of threads that share a batch.")] = 2
     compact: Annotated[
         bool, typer.Option("--compact", help="Write half-precision weights and 6-bit word embeddings.")
