@@ -22,8 +22,8 @@ from report import ROOT, Report, options
 
 ARM, ANSWERS = ROOT / "scripts" / "arm", ROOT / "scripts" / "arm_answers.py"
 QUICK = "tests/kernels/emit"
-LEFT_OUT = ("tests/kernels/test_spills.py",)
-"""Tests of objects compiled for every row, which are the same on every machine."""
+FORKS = "tests/kernels/runtime/test_thread_pool.py"
+"""Run in one process: assertions of qemu-user 7.2 fail in a child forked beside threads of pytest-xdist."""
 EQUAL, ROUNDED = 1e-5, "int8"
 
 
@@ -60,17 +60,19 @@ def _examples(report: Report, folder: Path) -> None:
 
 
 def _kernels(report: Report, folder: Path, tests: str) -> None:
-    results = folder / "results.xml"
-    done = _run(
-        [str(ARM), "-m", "pytest", "-q", "-n", "2", tests, f"--junitxml={results}"], {}, is_checked=False
-    )
-    if not results.exists():
-        raise SystemExit(f"the tests did not run:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    every: dict[str, tuple[str, ...]] = {"most.xml": ("-n", "2", tests, f"--ignore={FORKS}")}
+    if FORKS.startswith(tests):
+        every["forks.xml"] = ("-o", "addopts=", "-p", "no:xdist", FORKS)
+    for name, given in every.items():
+        command = [str(ARM), "-m", "pytest", "-q", *given, f"--junitxml={folder / name}"]
+        done = _run(command, {}, is_checked=False)
+        if not (folder / name).exists():
+            raise SystemExit(f"the tests did not run:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
     counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
     failed: list[str] = []
-    for case in ElementTree.parse(results).iter("testcase"):
+    for case in (one for name in every for one in ElementTree.parse(folder / name).iter("testcase")):
         outcome = next(({"failure": "failed", "error": "failed"}.get(x.tag, x.tag) for x in case), "passed")
-        module = case.get("classname", "").split(".")
+        module = (case.get("classname") or case.get("name") or "").split(".")  # a skipped file has no class
         counts[".".join(module[:3])][outcome] += 1
         if outcome == "failed":
             failed.append(f"{'.'.join(module)}::{case.get('name')}")
@@ -85,7 +87,7 @@ def _kernels(report: Report, folder: Path, tests: str) -> None:
     report.claim(
         "cpu.arm",
         f"{total['passed']} passed, {total['failed']} failed, {total['skipped']} skipped",
-        f"all of {tests} but {', '.join(LEFT_OUT)} passes",
+        f"all of {tests} passes",
         not failed and total["passed"] > 0,
         ", ".join(failed),
     )
