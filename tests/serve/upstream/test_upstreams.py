@@ -59,7 +59,8 @@ def test_upstreams_are_pinged_even_after_something_due_could_not_be_done(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Else a node that failed once would never again hear of any other."""
-    due, failures = Router.take_due_tasks, [RouteError("it cannot be")]
+    due = Router.take_due_tasks
+    failures: list[Exception] = [RouteError("it cannot be"), ZeroDivisionError()]
 
     def flawed(self: Router, now_s: float) -> tuple[RouterTask, ...]:
         if failures:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import inf, isfinite
 from typing import final
 
-from pliant.errors import InputError, NodeError, PeerCurveError, PliantError, RouteError
+from pliant.errors import InputError, NodeError, PeerCurveError, RouteError
 from pliant.ir.link import Link
 from pliant.route.choice.objective import Objective
 from pliant.route.choice.request_progress import answer_timeout
@@ -267,7 +267,7 @@ class Upstreams:
             while True:
                 try:
                     await self._due_once()
-                except PliantError:
+                except Exception:  # noqa: BLE001 - the task would end, and nobody notice
                     _LOG.exception("%s: a due action failed", self._router.name)
                     await asyncio.sleep(_PAUSE_S)
         finally:
