@@ -34,7 +34,7 @@ class StretchArguments:
         str | None, typer.Option(help="Numbers of slices to train for.", show_default="quarters of the heads")
     ] = None
     tune_epochs: Annotated[
-        float, typer.Option(help="Epochs of fine-tuning before the model is made elastic; a fraction is allowed.")
+        float, typer.Option(help="Epochs (or a fraction) of fine-tuning, before the model is made elastic.")
     ] = 2.0
     distil_epochs: Annotated[
         float, typer.Option(help="Epochs of training the submodels on the fine-tuned model's outputs.")
