@@ -47,12 +47,14 @@ SLOW = Dilation(compute=20.0)
 TOLERANCE = 1e-4  # a cluster adds float32 in another order
 FEW = 48
 """Files that other things in the process may open meanwhile; what requests or clients left would be more."""
+LENIENT_S = 3600.0
+"""Longer than any test: a request must end because it is answered or refused, not because it is late."""
 TERMS: tuple[dict[str, Any], ...] = (
     {},
-    {"deadline_s": 60.0},
+    {"deadline_s": LENIENT_S},
     {"accuracy_floor": 0.7834},
     {"deadline_s": 0.03},
-    {"deadline_s": 60.0, "accuracy_floor": 0.8334},
+    {"deadline_s": LENIENT_S, "accuracy_floor": 0.8334},
     {"deadline_s": 0.03, "accuracy_floor": 0.8334},
     {"deadline_s": 1e-5, "best_effort": True},
     {"deadline_s": 1e-5},
