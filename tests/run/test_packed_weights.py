@@ -16,6 +16,7 @@ from pliant.compiler.passes.passes import simplify
 from pliant.kernels.emit.isa import AVX2, AVX512, AVX512_AMX, NEON, X86_64, Isa
 from pliant.models.onnx.onnx_file import open_onnx
 from pliant.run.packed_weights import SharedWeights
+from pliant.run.weight_sizes import GivenArrays
 from tests.compiler.passes.read_graph import EVERY_OPERATOR
 from tests.models.one_graph import bind
 
@@ -46,6 +47,26 @@ def _convolution(op: str, shape: tuple[int, ...], attributes: dict[str, Any]) ->
         ],
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_what_is_held_is_read_while_another_shape_is_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node's metrics failed, since the weights changed while they were counted."""
+    shared, contains, counted = SharedWeights(), GivenArrays.__contains__, list[np.ndarray]()
+
+    def pack(name: str) -> None:
+        image: Any = SimpleNamespace(constants={name: np.zeros(4, np.float32)}, packed={})
+        shared.pack(image, {})
+
+    def packing(given: GivenArrays, array: np.ndarray) -> bool:
+        pack("new")
+        counted.append(array)
+        return contains(given, array)
+
+    for name in "abc":
+        pack(name)
+    monkeypatch.setattr(GivenArrays, "__contains__", packing)
+    assert not shared.given.arrays  # small ones take no memory of their own
+    assert len(counted) == 3
 
 
 @pytest.mark.parametrize(

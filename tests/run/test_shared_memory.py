@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pliant
-from pliant.errors import BudgetError, InputError, ModelError, StoreError
+from pliant.errors import BudgetError, InputError, LaneError, ModelError, PliantError, StoreError
 from pliant.ir.endpoint import Request
 from pliant.ir.link import Link
 from pliant.plan.memory_shares import MemoryOption
@@ -167,13 +167,15 @@ def test_the_order_in_which_models_are_opened_refuses_none_of_them_later() -> No
         assert [share.name for share in budget.shares] == ["imdb-lstm"]
 
 
-def test_a_model_that_cannot_free_its_weights_keeps_its_share() -> None:
-    """What it holds is not another model's, whatever it said before that it can do with."""
+@pytest.mark.parametrize("kind", [BudgetError, InputError, LaneError])
+def test_a_model_that_cannot_free_its_weights_keeps_its_share(kind: type[PliantError]) -> None:
+    """What it holds is not another model's, whatever it said before that it can do with, and whatever fails:
+    a share that leaves too little for reads, or reads of an earlier answer."""
     budget, every = MemoryBudget(100), list[Pretender]()
     stubborn = Pretender("one", budget, [10, 60], every)
 
     def refuse(n_bytes: int) -> None:
-        raise BudgetError(f"{n_bytes} are too few")
+        raise kind(f"{n_bytes} are too few")
 
     stubborn.hold = refuse  # type: ignore[method-assign]
     with pytest.raises(BudgetError, match="only 40 B are free"):

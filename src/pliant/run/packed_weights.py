@@ -58,7 +58,8 @@ class SharedWeights:
     @property
     def given(self) -> GivenArrays:
         """The arrays of the model, and other sources of packed forms, that are in memory and not mapped."""
-        return self.own.plus(source for _, source in self._packed.values() if source is not None)
+        forms = list(self._packed.values())  # another thread may be packing a shape
+        return self.own.plus(source for _, source in forms if source is not None)
 
     def pack(self, image: Image, sources: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Every constant and packed constant of `image` by name; `sources` are its graph's constants."""

@@ -129,7 +129,8 @@ class MemoryBudget:
     def shares(self) -> tuple[MemoryShare, ...]:
         """The current share of each session that takes part in the division, then of each reservation."""
         sessions = [member.session() for member in list(self._members.values())]
-        shares = [self.share_of(one) for one in (*sessions, *list(self._fixed.values())) if one is not None]
+        fixed = [reference() for reference in self._fixed.valuerefs()]  # `values` runs code between them
+        shares = [self.share_of(one) for one in (*sessions, *fixed) if one is not None]
         return tuple(share for share in shares if share is not None)
 
     def share_of(self, owner: BudgetOwner) -> MemoryShare | None:
@@ -370,14 +371,14 @@ class MemoryBudget:
 
 
 def _hold(session: BudgetedSession, n_bytes: int) -> bool:
-    """Apply a share to another session; whether it holds no more. Its read errors are logged, not raised: its
-    own requests will raise them.
+    """Apply a share to another session; whether it holds no more. Its errors are logged, not raised: its own
+    requests will raise them.
     """
     try:
         session.hold(n_bytes)
     except PliantError as error:
         _LOG.warning("%s cannot hold what it should: %s", session.name, error)
-        return not isinstance(error, BudgetError)
+        return session.held_bytes <= n_bytes  # it may have failed before it freed anything
     return True
 
 

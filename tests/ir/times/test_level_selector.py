@@ -1,6 +1,7 @@
 """Accuracy against time: curves by floor, and what a request gets."""
 
 from bisect import bisect_left
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -9,6 +10,8 @@ from hypothesis import strategies as st
 
 from pliant.errors import BudgetError, RouteError
 from pliant.ir.endpoint import RESOLUTION
+from pliant.ir.times import level_selector
+from pliant.ir.times.bounded_level import pick_evenly
 from pliant.ir.times.level_selector import Level, LevelSelector, pareto_levels
 from pliant.ir.times.timing import Timing
 
@@ -54,6 +57,23 @@ def test_a_lower_floor_is_never_slower(levels: list[Level], a: float, b: float) 
     for n in range(61):
         assert trade.curve(low).at(n) <= trade.curve(high).at(n) * (1 + 1e-9)
         assert trade.pick(n, low).time.median_s <= trade.pick(n, high).time.median_s * (1 + 1e-9)
+
+
+def test_levels_are_complete_for_a_second_thread_while_the_first_finds_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was given none, although a selector has one at least."""
+    only = Level(0, 8, 0, 0.9, 0.9, (Timing(0.1, 0.2), Timing(0.3, 0.4)))
+    trade, seen = LevelSelector([only]), list[int]()
+
+    def meanwhile(ranks: Sequence[float], most: int) -> list[float]:
+        monkeypatch.setattr(level_selector, "pick_evenly", pick_evenly)
+        seen.append(len(trade.levels()))
+        return pick_evenly(ranks, most)
+
+    monkeypatch.setattr(level_selector, "pick_evenly", meanwhile)
+    assert len(trade.levels()) == 1
+    assert seen == [1]
 
 
 @given(all_levels(), tenth)

@@ -13,6 +13,7 @@ from pliant.compiler.executable.encode_image import EncodedProgram, encode
 from pliant.compiler.executable.image import Image, make_image
 from pliant.compiler.executable.symbolic_program import SymbolicProgram
 from pliant.compiler.rules.rules import RULES
+from pliant.errors import KernelError
 from pliant.ir.check.executable_check import executable_faults
 from pliant.ir.executable import Address, Executable, Formula, Number, concrete
 from pliant.ir.graph import Graph
@@ -24,7 +25,9 @@ from pliant.models.onnx.bind.onnx_bind import bind_first
 from pliant.models.onnx.bind.onnx_blocks import BoundPart
 from pliant.models.onnx.bind.onnx_symbolic import SymbolicGraph, symbolic_graph
 from pliant.models.onnx.onnx_file import open_onnx
+from pliant.run.graph.open_graph import GraphOpener
 from pliant.run.graph.schedule_graph import GraphScheduler
+from pliant.run.graph.symbolic_forms import SymbolicForm
 from pliant.run.session.ports import symbols
 from tests.models.onnx_models import parse
 
@@ -109,6 +112,25 @@ def test_a_new_length_is_bound_and_not_compiled(encoder: Any, lowered: list[Grap
     for n in (40, 17, 99, 5, 100):
         session.run(_texts(1, n))
     assert len(lowered) == 1
+
+
+def test_lengths_stay_open_after_the_compiler_failed_once(
+    encoder: Any, lowered: list[Graph], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process had been killed for lack of memory, and each length was compiled alone from then on."""
+    opening, failures = GraphOpener.open_form, [KernelError("the compiler was killed")]
+
+    def flawed(self: GraphOpener, graph: SymbolicGraph) -> SymbolicForm:
+        if failures:
+            raise failures.pop()
+        return opening(self, graph)
+
+    monkeypatch.setattr(GraphOpener, "open_form", flawed)
+    session = compile(encoder, threads=2)
+    for n in (40, 17, 99, 5, 100):
+        session.run(_texts(1, n))
+    assert not failures
+    assert len(lowered) == 2  # one length alone, then all others
 
 
 @pytest.mark.parametrize("batch", [1, 3])

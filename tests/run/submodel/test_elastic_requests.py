@@ -80,6 +80,16 @@ def test_what_runs_is_what_was_estimated(store: Path, slow_profile: Callable[...
     assert accuracies[0] < accuracies[-1] == endpoint.best
 
 
+def test_what_an_answer_needs_is_told_after_its_level_was_lost(
+    store: Path, slow_profile: Callable[..., DeviceProfile]
+) -> None:
+    """An answered request that asked for an explanation was refused: its weights were another model's now."""
+    with opened(store, slow_profile()) as endpoint:
+        assert endpoint.need(7, endpoint.best).load_bytes is not None
+        need = endpoint.need(7, 1.0)
+        assert (need.held_bytes, need.load_bytes) == (endpoint.runner.held_bytes, None)
+
+
 def test_the_whole_answers_time_follows_from_a_smaller_ones(
     store: Path, slow_profile: Callable[..., DeviceProfile]
 ) -> None:

@@ -119,12 +119,12 @@ class LevelSelector:
         factors = self.bound.pace, self.bound.factor()
         if factors == self._checked:
             return self._published
-        self._checked = factors
         if not self._published or any(map(has_moved, factors, self._factors)):
             self._factors = factors
             if self._predicted is None:
                 self._predicted = self._thinned()
             self._published = tuple(self._at_current_pace(level) for level in self._predicted)
+        self._checked = factors  # last: another thread would return what is not there yet
         return self._published
 
     def _thinned(self) -> tuple[ServiceLevel, ...]:
@@ -178,6 +178,16 @@ class LevelSelector:
                     least_rank = level.rank - RESOLUTION - ACCURACY_TOLERANCE
                 best = LevelChoice(level, time, True)
         return best or self._fastest(allowed, n, is_met=deadline_s is None)
+
+    def load_bytes(self, n: int, accuracy: float | None = None) -> int | None:
+        """Return the bytes that an answer of that accuracy loads; None where they are not known.
+
+        That includes an accuracy out of reach: with less memory than when the request was chosen for it.
+        """
+        try:
+            return self.pick(n, accuracy).level.load_bytes
+        except BudgetError:
+            return None
 
     def _fastest(self, levels: Iterable[Level], n: int, *, is_met: bool) -> LevelChoice:
         ways = (LevelChoice(level, self.bound.correct(level.at(n)), is_met) for level in levels)

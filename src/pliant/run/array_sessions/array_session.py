@@ -247,15 +247,18 @@ class ArraySession(Session[None]):
 
     @property
     def most_together(self) -> int:
-        return 1 if self._batcher is None else self._batcher.max_requests
+        batcher = self._batcher
+        return 1 if batcher is None else batcher.max_requests
 
     @property
     def most_together_beside(self) -> int:
-        return 1 if self._batcher is None else self._batcher.max_requests_beside
+        batcher = self._batcher
+        return 1 if batcher is None else batcher.max_requests_beside
 
     @property
     def most_items_together(self) -> float:
-        return inf if self._batcher is None else self._batcher.max_items
+        batcher = self._batcher
+        return inf if batcher is None else batcher.max_items
 
     def prepare_together(self, length: int) -> bool:
         batcher, longest = self._batcher, self._item(0, self.sample(length))

@@ -8,7 +8,7 @@ depend on.
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from itertools import chain
 from math import prod
 from typing import TYPE_CHECKING, final
@@ -110,6 +110,7 @@ class OnnxSession(ArraySession):
         self._images = KeptImages(most, options.memory_bytes, model.source)
         self._compile_times, self._limit = CompileTimes(), ShapeLimit(self._tensors)
         self._is_limit_known = False
+        self._identity: str | None = None
         if ahead and all(port.is_static for port in self.inputs):
             self._compile_ahead()
         elif ahead:
@@ -119,11 +120,13 @@ class OnnxSession(ArraySession):
         state = "closed" if self._closed else f"{len(self._images)} images, {self._pool.n_threads} threads"
         return describe_session(f"OnnxSession of {self._model.source}", self.inputs, self.outputs, state)
 
-    @cached_property  # hashing a large file is slow, and few callers need it
+    @property
     def identity(self) -> str:  # type: ignore[override]
         """Content hash of the model file and its external data, or of its bytes. Raises ModelError."""
-        self._model.check_same()
-        return self._model.identity(cache_folder())
+        if self._identity is None:  # hashing a large file is slow, and few callers need it
+            self._model.check_same()
+            self._identity = self._model.identity(cache_folder())
+        return self._identity
 
     @property
     def weight_bytes(self) -> int:

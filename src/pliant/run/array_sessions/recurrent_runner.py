@@ -106,7 +106,7 @@ class RecurrentRunner:
     @property
     def weight_bytes(self) -> int:
         """Bytes of all weights in memory: packed for kernels, those of the source, and word vectors."""
-        return sum(array.nbytes for array in self._weights.values()) + self.source.n_bytes
+        return sum(array.nbytes for array in list(self._weights.values())) + self.source.n_bytes
 
     @property
     def held_bytes(self) -> int:

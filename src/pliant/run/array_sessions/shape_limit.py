@@ -58,14 +58,14 @@ class ShapeLimit:
 
         None if no limit is known; without `shapes`, also for a model with several open dimensions.
         """
+        every = self._refused  # another thread may add to it
         is_square = len({*self._open}) < len(self._open)  # a length does not give the size of its sides
-        if not self._refused or is_square or (shapes is None and not self._is_one):
+        if not every or is_square or (shapes is None and not self._is_one):
             return None
         *others, last = self._open
         sizes = {} if shapes is None else self._sizes(shapes)
-        refused = [{s: n for s, n in one.items() if s != last} for one in self._refused]
-        found = zip(self._refused, refused, strict=True)
-        most = min((one[last] - 1 for one, rest in found if _covers(rest, sizes)), default=None)
+        refused = [(one[last], {s: n for s, n in one.items() if s != last}) for one in every]
+        most = min((n - 1 for n, rest in refused if _covers(rest, sizes)), default=None)
         return None if most is None else most * prod(sizes[s] for s in others)
 
     def _sizes(self, shapes: Shapes) -> dict[str, int]:

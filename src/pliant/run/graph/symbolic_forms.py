@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import TypeVar, final
 
 import numpy as np
@@ -11,7 +10,7 @@ from pliant.arrays import Float64
 from pliant.compiler.executable.binding import BoundProgram, ProgramNumbers
 from pliant.compiler.executable.encode_image import CallEntry, EncodedProgram
 from pliant.compiler.executable.symbolic_program import SymbolicProgram
-from pliant.errors import GraphError, InputError, PliantError
+from pliant.errors import GraphError, InputError, KernelError, PliantError
 from pliant.ir.executable import ARENA
 from pliant.kernels.runtime.buffer import Buffer
 from pliant.kernels.runtime.call_table import CallTable
@@ -111,12 +110,16 @@ class SizedStage:
         self.output_types = numbers.outputs
         self.inputs, self.outputs = tuple(self.input_types), tuple(self.output_types)
         self.arena_bytes, self.scratch_bytes = numbers.arena_bytes, numbers.scratch_bytes
+        self._program: EncodedProgram | None = None
 
-    @cached_property
+    @property
     def program(self) -> EncodedProgram:
         """The program as compiled for this size alone."""
-        whole = self.form.program.at(self.sizes)
-        return replace(whole, inputs=self.input_types, weights=(*whole.weights, *self.made))
+        if self._program is None:  # `cached_property` has a lock, which a child forked meanwhile waits for
+            whole = self.form.program.at(self.sizes)
+            weights = (*whole.weights, *self.made)
+            self._program = replace(whole, inputs=self.input_types, weights=weights)
+        return self._program
 
     @property
     def weight_sizes(self) -> WeightSizes:
@@ -188,6 +191,10 @@ class SymbolicForms:
             return None
         try:
             made = form(graph)
+        except KernelError:  # it may be of the moment, such as too little memory for the compiler
+            self._failures += 1
+            self._graphs = [] if self._failures * _FAILURE >= _MOST_FAMILIES else self._graphs
+            return None
         except (PliantError, AttributeError, LookupError, TypeError, ValueError):
             # A rule does not support symbols: compile for fixed sizes instead.
             self._graphs, self._failures = [], _MOST_FAMILIES

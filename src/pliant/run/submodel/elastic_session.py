@@ -211,7 +211,7 @@ class ElasticSession(TextSession[ElasticDetails]):
         return self._plans.limit.most_tokens
 
     def need(self, length: int, accuracy: float | None = None) -> MemoryNeed:
-        load_bytes = self.trade.pick(length, accuracy).level.load_bytes
+        load_bytes = self.trade.load_bytes(length, accuracy)
         return MemoryNeed(self.runner.held_bytes, self.options.memory_bytes, load_bytes)
 
     def look_again(self) -> None:

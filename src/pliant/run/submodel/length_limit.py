@@ -33,8 +33,8 @@ class LengthLimit:
         self._options: SessionOptions | None = None
         self._own_bytes: int | None = None
         self._least_bytes = 0
-        self._seen_bytes: int | None = None
-        self._most: int | None = None
+        self._seen: tuple[int | None, int | None] = None, None
+        """The latest memory and the most tokens with it, replaced together, as several threads do."""
         self._levels = LimitedLevels()
 
     def renew(self) -> None:
@@ -59,12 +59,14 @@ class LengthLimit:
     def most_tokens(self) -> int | None:
         """The most tokens of an input; None if there is memory for all that the model takes."""
         other_bytes = self._other_bytes()
-        if other_bytes != self._seen_bytes:
-            store, compute = self._runner.store, self._runner.options.compute
-            most = None if other_bytes is None else most_tokens(store, compute, other_bytes)
-            self._most = None if most == store.spec.max_tokens else most
-            self._seen_bytes = other_bytes
-        return self._most
+        seen_bytes, known = self._seen
+        if other_bytes == seen_bytes:
+            return known
+        store, compute = self._runner.store, self._runner.options.compute
+        most = None if other_bytes is None else most_tokens(store, compute, other_bytes)
+        most = None if most == store.spec.max_tokens else most
+        self._seen = other_bytes, most
+        return most
 
     def check(self, n_tokens: int) -> None:
         """Raise BudgetError for an input that there is no memory for."""

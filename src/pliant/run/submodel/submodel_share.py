@@ -30,7 +30,8 @@ class SubmodelShare:
 
     @property
     def held_bytes(self) -> int:
-        return 0 if self._runner is None else self._runner.held_bytes
+        runner = self._runner
+        return 0 if runner is None else runner.held_bytes
 
     @property
     def least_bytes(self) -> int:
