@@ -123,9 +123,11 @@ class Cluster:
         because connections and threads belong to the parent.
         """
         atexit.unregister(self._at_exit)
-        for session in self._sessions.values():
-            session.close()
-        self._primary.close()
+        try:
+            for session in list(self._sessions.values()):  # another thread may be opening one
+                session.close()
+        finally:
+            self._primary.close()
 
     @property
     def leader(self) -> PrimaryMember:
@@ -168,6 +170,7 @@ class Cluster:
         self._primary.check_open()
         source = os.fspath(model)
         with self._opening:
+            self._primary.check_open()
             session = self._sessions.get(source)
             if session is None or session.is_closed:
                 named = resolve(source)

@@ -214,6 +214,14 @@ def test_what_is_never_sent_is_not_read(kind: str) -> None:
         decode(enveloped([kind, "why", True]))
 
 
+@pytest.mark.parametrize("name", ["a" * 1_048_500, "a/" * 500_000])
+def test_a_refusal_of_a_long_name_is_short(name: str) -> None:
+    """It was too long to be sent, which ended the thread of all connections."""
+    with pytest.raises(EnvelopeError) as refused:
+        decode(enveloped(["Bye"], name=name))
+    assert len(str(refused.value)) < 300
+
+
 @pytest.mark.parametrize("name", ["my laptop", "attic/cpu", " ", "a\n"])
 @pytest.mark.parametrize("version", BOTH)
 def test_a_name_that_no_partition_can_hold_is_refused(name: str, version: int) -> None:

@@ -36,6 +36,7 @@ def test_a_note_fits_its_limit_or_leaves_out_the_links() -> None:
         Note(0.0, 1, {"a": float("nan")}),
         Note(0.0, 1, {"a": -1}),
         Note(0.0, 1, {}, {}, {"a": -1}),
+        Note(float("-inf"), 1, {}),
     ],
 )
 def test_a_note_that_cannot_be_true_is_refused(note: Note) -> None:

@@ -116,7 +116,7 @@ def test_two_of_one_name_do_not_answer_for_each_other(start: Callable[..., Membe
 def test_a_callback_that_raises_ends_the_messenger(
     start: Callable[..., Member], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A member whose control is broken must not look alive."""
+    """A member whose control is broken must not look alive, nor count on those that it no longer hears."""
 
     def fail(peer: str, message: AnyMessage) -> None:
         raise KeyError(message)
@@ -131,6 +131,7 @@ def test_a_callback_that_raises_ends_the_messenger(
     ada.messenger.send("bob", JoinRefusal("boom"))
     ada.until("silent", "bob")
     assert "boom" in raised.get(timeout=60)
+    bob.until("silent", "ada")
     with pytest.raises(ClusterError, match="bob has closed"):
         bob.messenger.send("ada", JoinRefusal(""))
 

@@ -10,7 +10,15 @@ from functools import partial
 import numpy as np
 import pytest
 
-from pliant.cluster.control.messages import Hello, StatusUpdate, UnreadableMessage
+from pliant.cluster.control.messages import (
+    Hello,
+    MeasureReply,
+    PrepareSuccess,
+    SegmentFailure,
+    SpanReport,
+    StatusUpdate,
+    UnreadableMessage,
+)
 from pliant.cluster.lead.lead_run import RunRecord
 from pliant.cluster.lead.plan_distribution import PlanNotReadyError
 from pliant.cluster.member.ready_plan import ReadyPlan, lower_partition
@@ -231,6 +239,42 @@ def test_a_worker_that_claims_the_last_epoch_leaves_numbers_for_others(cluster: 
         led = check(cluster, seed)
         assert led.plans[-1].partition.participants == ("p", "a")
         assert not led.faults
+
+
+def test_answers_to_questions_that_nobody_asked_take_no_place(cluster: FakeCluster) -> None:
+    """Those with the highest numbers are kept the longest: honest answers were let go for them at once."""
+    cluster.add("a")
+    cluster.primary.wait_for(1, 10.0)
+    for i in range(300):
+        number = (1 << 60) + i
+        for message in (
+            PrepareSuccess(number, 0.0, 0, 0),
+            MeasureReply(number, None, ()),
+            SpanReport(number, ()),
+        ):
+            cluster.primary.handle_message("z", message)
+    led = check(cluster)
+    assert led.plans[-1].partition.participants == ("p", "a")
+    assert not led.faults
+
+
+def test_who_accuses_a_member_that_there_is_not_is_at_fault(cluster: FakeCluster) -> None:
+    """Nobody was left out, and the segment was repeated until the run failed."""
+    machines = {name: cluster.add(name) for name in "ab"}
+    cluster.primary.wait_for(2, 10.0)
+
+    def accuse() -> None:
+        epoch = cluster.executor.epoch
+        assert epoch is not None
+        machines["a"].control.send("p", SegmentFailure(epoch, 2, "ghost", True, "it is no number"))
+        for _ in range(500):
+            if cluster.primary.has_epoch_failed:
+                break
+            time.sleep(0.01)
+
+    cluster.before["a"] = once_at(1, "rest", accuse)
+    led = check(cluster)
+    assert [v.member for f in led.faults for v in f.verdicts] == ["a"]
 
 
 def test_a_worker_without_the_model_is_left_out_and_named(cluster: FakeCluster) -> None:

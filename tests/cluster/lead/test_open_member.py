@@ -2,11 +2,13 @@
 
 import socket
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
 from pliant.cluster.control.messenger import Messenger
+from pliant.cluster.lead.open_member import MemberOptions
 from pliant.cluster.net.key import new_key
 from pliant.cluster.net.zmq_sockets import SecureContext, find_local_address
 
@@ -32,6 +34,17 @@ class _Probe:
 
     def getsockname(self) -> tuple[str, int]:
         return ("fd00::2", 1) if self.families[-1] == socket.AF_INET6 else ("10.0.0.2", 1)
+
+
+def test_an_event_that_cannot_be_told_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The terminal was closed: the next worker that joined ended the thread of all messages."""
+
+    def fail(text: str) -> None:
+        raise OSError("Input/output error")
+
+    options = MemberOptions("a", new_key(), "1", tmp_path, 1, on_event=fail)
+    options.report("b joined")
+    assert "could not be told: b joined" in caplog.text
 
 
 @pytest.mark.parametrize("is_ipv6", [True, False])

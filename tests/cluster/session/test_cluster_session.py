@@ -13,6 +13,7 @@ import pytest
 from pliant.api.open_cluster import Cluster
 from pliant.api.open_encoder import open_encoder
 from pliant.cluster.control.messages import Hello
+from pliant.cluster.lead.predict import Prediction
 from pliant.cluster.member.ready_plan import ReadyPlan
 from pliant.cluster.net.key import new_key
 from pliant.errors import BudgetError, ClusterError, InputError
@@ -296,6 +297,29 @@ def test_workers_are_measured_between_requests_until_that_succeeds(
         n_tried = len(tried)
         session.look_again()
         assert len(tried) == n_tried
+
+
+def test_an_estimate_plans_nothing_after_a_look_failed(
+    lone: Cluster, tiny_model: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node estimates on its event loop: it stood still while a worker joined, and was measured."""
+    with lone.open(tiny_model("bert")) as session:
+        planner, tried = lone.leader.planner, list[int]()
+
+        def solve(*given: object, **options: object) -> Prediction:
+            tried.append(1)
+            raise BudgetError("there is no memory for it yet")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(planner, "solve", solve)
+            with pytest.raises(BudgetError):
+                session.look_again()
+            n_tried = len(tried)
+            with pytest.raises(BudgetError, match="no memory for it yet"):
+                session.estimate(session.request(session.sample(8)))
+            assert len(tried) == n_tried > 0
+        session.look_again()
+        assert session.estimate(session.request(session.sample(8))).seconds > 0.0
 
 
 def test_a_cluster_that_was_never_slower_than_measured_is_not_probed(

@@ -15,9 +15,9 @@ class Clock:
         return self.now_s
 
 
-def away_s(monitor: MemberRegistry, clock: Clock) -> float:
+def away_s(monitor: MemberRegistry, clock: Clock, waited_s: float = 0.0) -> float:
     """Fail once more; how long the member stays out for it."""
-    monitor.record_failure("a")
+    monitor.record_failure("a", waited_s)
     member = monitor.get("a")
     assert member is not None
     return member.away_until_s - clock.now_s
@@ -35,6 +35,15 @@ def test_penalties_double_until_a_run_ended_well() -> None:
     member = monitor.get("a")
     assert member is not None
     assert member.n_faults == 4
+
+
+def test_a_member_is_away_as_long_as_others_waited_for_it() -> None:
+    """A worker too slow to load its weights held up all requests for a minute again and again, half a second
+    after each minute."""
+    clock = Clock()
+    monitor = MemberRegistry(clock)
+    monitor.register("a", HELLO)
+    assert [away_s(monitor, clock, 60.0) for _ in range(3)] == [60.0, 120.0, 240.0]
 
 
 def test_who_says_hello_again_holds_no_older_plan() -> None:

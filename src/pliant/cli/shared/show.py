@@ -3,7 +3,7 @@
 import logging
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -48,7 +48,8 @@ def say(text: str, level: int = logging.INFO) -> None:
         _LOG.setLevel(logging.INFO)
         _LOG.log(level, text)
     else:
-        typer.echo(f"pliant: {text}", err=True)
+        with suppress(OSError):  # nobody reads it any more: a terminal was closed, a disk is full
+            typer.echo(f"pliant: {text}", err=True)
 
 
 def print_json(value: Any) -> None:

@@ -328,7 +328,7 @@ def decode_note(data: bytes, peer: str) -> Note:
         raise PeerProtocolError(f"{peer} sent an invalid note: {error}", peer) from error
     amounts = (note.free_bytes, *note.compute_s.values(), *(n for n, _ in note.arrived.values()))
     amounts += (*note.n_arrived.values(),)
-    seconds = [s for _, s in note.arrived.values()]
+    seconds = [note.sent_s, *(s for _, s in note.arrived.values())]
     if not (all(0 <= amount < float("inf") for amount in amounts) and all(map(isfinite, seconds))):
         raise PeerProtocolError(f"{peer} claims amounts that cannot be: {note}.", peer)
     return note

@@ -223,8 +223,7 @@ class AdaptivePlanner:
 
     def _reason(self, current: ReadyPlan, *, is_felt: bool = False) -> str | None:
         """Why to solve again; with `is_felt` any drift counts, else its predicted effect on a layer."""
-        known = self._plans.get(current.number)
-        if known is None:
+        if (known := self._plans.get(current.number)) is None:
             return None
         return reason_to_solve(
             known.solved.topology,
@@ -250,8 +249,10 @@ class AdaptivePlanner:
 
     def _may_pay(self, current: ReadyPlan, n_layers: int) -> bool:
         """Return whether a change may save more than a search takes; otherwise the next run is replanned."""
-        solved = self._plans[current.number].solved
-        now_s = self._layer_s(solved, self._known.snapshot(self._without))
+        solved, topology = self._plans[current.number].solved, self._known.snapshot(self._without)
+        if not {*current.partition.participants} <= topology.capabilities.keys():
+            return True  # one has just left, which the run notices
+        now_s = self._layer_s(solved, topology)
         return n_layers * adapt.most_saved_s(solved.layer_s, now_s) > self.found.search_s
 
     def _is_here(self, partition: Partition) -> bool:

@@ -3,6 +3,7 @@
 Does not read the environment: keys, addresses and folders are arguments.
 """
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -42,6 +43,8 @@ from pliant.models.encoder.encoder_source import EncoderSource
 from pliant.run.emulated_device import EmulatedDevice
 from pliant.run.lanes import Lanes
 
+_LOG = logging.getLogger("pliant.cluster")
+
 
 @dataclass(frozen=True, slots=True)
 class MemberOptions:
@@ -63,6 +66,13 @@ class MemberOptions:
     data_ports: Sequence[int] = (0,)
     patience: ClusterTimeouts = ClusterTimeouts()  # noqa: RUF009 - frozen
     on_event: OnEvent = lambda text: None
+
+    def report(self, text: str) -> None:
+        """Pass an event to `on_event`. Its errors are logged: they would end a thread that others need."""
+        try:
+            self.on_event(text)
+        except Exception:  # noqa: BLE001 - for example, nobody reads its output any more
+            _LOG.exception("this event could not be told: %s", text)
 
 
 @dataclass(slots=True)
@@ -164,7 +174,7 @@ def open_worker(
             offer,
             machine.builder,
             connector=connector,
-            on_event=options.on_event,
+            on_event=options.report,
         ) as worker:
             later.begin(worker.handle_message, worker.handle_lost_peer)
             for address in join:
@@ -223,7 +233,7 @@ def open_primary(
             engine=options.engine,
             connector=connector,
             patience=options.patience,
-            on_event=options.on_event,
+            on_event=options.report,
         ) as primary,
     ):
         leads: list[RunLeader] = []
@@ -239,7 +249,7 @@ def open_primary(
             coding=coding,
             is_adaptive=is_adaptive,
             is_measuring=is_measuring,
-            on_event=options.on_event,
+            on_event=options.report,
         ) as planner:
             leads.append(RunLeader(primary, executor, planner))
             later.begin(primary.handle_message, primary.handle_lost_peer)

@@ -57,7 +57,8 @@ class PlanDistribution:
 
     def record_answer(self, plan: int, peer: str, answer: PrepareSuccess | PrepareFailure) -> None:
         """Record `peer`'s answer on whether it holds the plan of that number ready."""
-        self._answers.put(plan, peer, answer)
+        if plan <= self.number:  # later numbers, which nobody would take, would replace those of real plans
+            self._answers.put(plan, peer, answer)
 
     def prepare(
         self, source: EncoderSource, partition: Partition, coding: Coding, *, is_in_place: bool = False
@@ -140,17 +141,23 @@ class PlanDistribution:
     ) -> Mapping[str, PrepareSuccess]:
         """Return all members' answers; after a local `failure`, missing answers are not waited for."""
         timeout_s = self._patience.prepare_s if failure is None else self._patience.grace_s
-        answers = self._answers.take(plan, others, self._monitor.is_here, timeout_s)
+
+        def is_awaited(name: str) -> bool:
+            member = self._monitor.get(name)
+            return self._monitor.is_here(name) and member is not None and member.first_plan <= plan
+
+        answers = self._answers.take(plan, others, is_awaited, timeout_s)
         ready = {name: a for name, a in answers.items() if isinstance(a, PrepareSuccess)}
         reasons = {name: a.reason for name, a in answers.items() if isinstance(a, PrepareFailure)}
+        waited_s = dict[str, float]()
         for name in others:
-            if name not in answers and not self._monitor.is_here(name):
+            if name not in answers and not is_awaited(name):
                 reasons[name] = "left"
             elif name not in answers and failure is None:
-                reasons[name] = "did not get ready in time"
+                reasons[name], waited_s[name] = "did not get ready in time", timeout_s
         for name, reason in reasons.items():
             self._on_event(f"{name} is excluded: {reason}")
-            self._monitor.record_failure(name)
+            self._monitor.record_failure(name, waited_s.get(name, 0.0))
         if reasons:
             raise PlanNotReadyError(reasons)
         if failure is not None:

@@ -104,8 +104,11 @@ class Primary:
                 self.send(member.name, Bye())
 
     def send(self, peer: str, message: AnyMessage) -> None:
-        """Send `message` if `peer` is connected; a closed peer is detected by missed heartbeats."""
-        with suppress(ClusterError):
+        """Send `message` if `peer` is connected; a closed peer is detected by missed heartbeats.
+
+        A message over the size limit is dropped, such as a status of very many members.
+        """
+        with suppress(ClusterError, ValueError):
             self._control.send(peer, message)
 
     # Messages from others.
@@ -126,12 +129,13 @@ class Primary:
                 self.send(peer, Ping(self.clock()))  # the first one may have met a busy device
             case PrepareSuccess(plan=plan) | PrepareFailure(plan=plan):
                 self.plans.record_answer(plan, peer, message)
-            case MeasureReply(epoch=epoch):
+            case MeasureReply(epoch=epoch) if epoch <= self._epoch:
                 self._measured.put(epoch, peer, message)
             case SegmentFailure(epoch=epoch):
-                accused, kind = message.peer or peer, message.is_misbehaviour
+                is_member = message.peer == self.name or message.peer in self._watched[1]
+                accused, kind = message.peer if is_member and message.peer else peer, message.is_misbehaviour
                 self.accuse(epoch, Accusation(peer, accused, kind, message.reason, message.is_non_finite))
-            case SpanReport(epoch=epoch, spans=spans):
+            case SpanReport(epoch=epoch, spans=spans) if epoch <= self._epoch:
                 self._reports.put(epoch, peer, spans)
             case Pong(sent_s=sent_s, clock_s=clock_s):
                 now_s = self.clock()

@@ -1,6 +1,7 @@
 """One device's share of a partition: its bound stages and its tensors."""
 
 from collections.abc import Callable, Collection, Sequence
+from threading import Lock
 from typing import final
 from weakref import WeakSet
 
@@ -55,6 +56,7 @@ class ModelShards:
         self._forms = CompiledParts(source, library, pool)
         self._ends: dict[tuple[str, int], CompiledEnd] = {}
         self._made: WeakSet[Shard] = WeakSet()
+        self._made_lock = Lock()  # one thread reads memory while another prepares or frees
 
     @property
     def weight_bytes(self) -> int:
@@ -64,7 +66,7 @@ class ModelShards:
     @property
     def activation_bytes(self) -> int:
         """Bytes of the activations of the layers, of all shards."""
-        return sum(shard.activation_bytes for shard in list(self._made))
+        return sum(shard.activation_bytes for shard in self._shards())
 
     @property
     def end_bytes(self) -> int:
@@ -73,7 +75,7 @@ class ModelShards:
 
     def memory(self) -> tuple[MemoryPart, ...]:
         """Return this device's memory for the model: as predicted when packed, and as measured now."""
-        made, end_weights = list(self._made), self._end_weights()
+        made, end_weights = self._shards(), self._end_weights()
         own = [array for one in made for array in (one.arena, *one.buffers)]
         used = sum(one.arena_bytes for one in made)
         return (
@@ -97,7 +99,8 @@ class ModelShards:
         end = self._end if partition.primary == self.device else None
         spec = spec or self.source.spec
         shard = Shard(self.device, spec, partition, first, self._forms, self._pool, end, is_alone=is_alone)
-        self._made.add(shard)
+        with self._made_lock:
+            self._made.add(shard)
         return shard
 
     def replace(self, partition: Partition, spec: EncoderSpec | None = None) -> "Shard":
@@ -116,9 +119,14 @@ class ModelShards:
         self._forms.keep({key for shard in used for key in shard.weight_keys})
 
     def _release(self, but: Collection["Shard"]) -> None:
-        for shard in set(self._made) - set(but):
+        for shard in set(self._shards()) - set(but):
             shard.release()
-            self._made.discard(shard)
+            with self._made_lock:
+                self._made.discard(shard)
+
+    def _shards(self) -> list["Shard"]:
+        with self._made_lock:
+            return list(self._made)
 
     def _end(self, kernel: str, rows: int) -> CompiledEnd:
         key = kernel, rows

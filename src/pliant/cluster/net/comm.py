@@ -100,9 +100,11 @@ def writable_bytes(into: np.ndarray) -> np.ndarray:
 def check_name(name: str) -> None:
     """Raise ClusterError for an invalid member name."""
     if not 0 < len(name.encode()) <= NAME_LIMIT_BYTES:
-        raise ClusterError(f"a member's name has 1 to {NAME_LIMIT_BYTES} bytes; {name!r} does not.")
+        raise ClusterError(f"a member's name has 1 to {NAME_LIMIT_BYTES} bytes, unlike {name!r:.80}.")
     if name.split() != [name] or "/" in name:
-        raise ClusterError(f"a member's name has no blank and no '/'; {name!r} does: give another --name.")
+        raise ClusterError(
+            f"a member's name has no blank and no '/', unlike {name!r:.80}: give another --name."
+        )
 
 
 def check_note(note: bytes) -> None:

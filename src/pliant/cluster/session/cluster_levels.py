@@ -275,6 +275,11 @@ class Availability:
             raise
         self.levels, self.is_doubted = (), False
 
+    def check(self, *, is_planned: bool) -> None:
+        """Raise BudgetError where there are no plans, since an attempt failed: another one may take long."""
+        if self.levels and not is_planned:
+            raise BudgetError(f"{self.levels[0].reason}")
+
     @contextmanager
     def running(self, *, is_known: bool) -> Iterator[None]:
         """Follow a run; if it `is_known` that there is no memory for it, its failure is no news."""

@@ -40,8 +40,7 @@ if TYPE_CHECKING:
     from pliant.run.session.program_profile import ProgramProfile
 
 _LENGTH = 128  # of the plan that is shown before any request
-_OTHER = 1.5
-"""If a run's prediction changes by this factor against the earlier prediction, another plan runs."""
+_OTHER = 1.5  # if a run's prediction changes by this factor against the earlier one, another plan runs
 _PROBE_APART = 3.0  # in times of the whole model's answers
 
 
@@ -268,6 +267,7 @@ class ClusterSession(TextSession[ClusterDetails]):
 
     def estimate(self, request: Request) -> Estimate:
         """Return the estimate for the level that `answer` would choose now. Raises BudgetError."""
+        self._runner.availability.check(is_planned=self._times is not None)
         self.curve(request.accuracy_floor or 0.0)
         levels, n = self.levels(), request.length
         check_length(self.name, n, self.most_length())

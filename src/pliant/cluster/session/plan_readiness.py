@@ -48,8 +48,8 @@ class PlanReadiness:
 
     def _load_s(self, planner: AdaptivePlanner, source: EncoderSource, solved: Prediction) -> float:
         key = (source.identity, solved, *planner.held)
-        if len(key) != len(self._loading[0]) or any(
-            a is not b for a, b in zip(key, self._loading[0], strict=True)
-        ):
-            self._loading = key, planner.load_s(source, solved.partition)
-        return self._loading[1]
+        known, load_s = self._loading  # other threads replace it
+        if len(key) != len(known) or any(a is not b for a, b in zip(key, known, strict=True)):
+            load_s = planner.load_s(source, solved.partition)
+            self._loading = key, load_s
+        return load_s

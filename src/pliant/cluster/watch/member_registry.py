@@ -48,8 +48,8 @@ _PLACEHOLDER_HELLO = Hello(version="", data_address="", n_threads=0, free_bytes=
 class MemberRegistry:
     """The members by name; thread-safe.
 
-    A member that fails is excluded from new plans for `penalty_s`; the time doubles with each failure
-    until the member completes a run.
+    A member that fails is excluded from new plans for `penalty_s`, or as long as others waited for it; the
+    time doubles with each failure until the member completes a run.
     """
 
     clock: Callable[[], float]
@@ -92,11 +92,12 @@ class MemberRegistry:
             self._members[name] = replace(known, is_here=False)
             return True
 
-    def record_failure(self, name: str) -> None:
-        """Record a fault, intentional or not, and start its back-off."""
+    def record_failure(self, name: str, waited_s: float = 0.0) -> None:
+        """Record a fault, intentional or not, for which others waited, and start its back-off."""
         with self._lock:
             if (known := self._members.get(name)) is not None:
-                until_s = self.clock() + self.penalty_s * 2 ** min(known.n_faults_lately, 10)
+                penalty_s = max(self.penalty_s, waited_s) * 2 ** min(known.n_faults_lately, 10)
+                until_s = self.clock() + penalty_s
                 self._members[name] = replace(
                     known,
                     n_faults=known.n_faults + 1,
