@@ -6,8 +6,9 @@ import os
 import signal
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -60,6 +61,23 @@ def test_tokens_are_replaced_when_their_file_changes(node: Running, tmp_path: Pa
     until(lambda: status(node, OLD) == 401)
     assert status(node, NEW) == 200
     assert status(node, PEER, "/v2/pliant/curve") == 200, "tokens without a file stay"
+
+
+def test_files_are_watched_again_after_a_look_failed(
+    node: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No thread could be started for a moment, and renewed tokens were not read any more."""
+    begin, failures = asyncio.to_thread, [RuntimeError("can't start new thread")]
+
+    def flawed(look: Callable[..., Any], *given: Any) -> Coroutine[Any, Any, Any]:
+        if look.__name__ == "_stamps" and failures:
+            raise failures.pop()
+        return begin(look, *given)
+
+    monkeypatch.setattr(asyncio, "to_thread", flawed)
+    until(lambda: not failures)
+    written(tmp_path / "c", NEW)
+    until(lambda: status(node, NEW) == 200)
 
 
 def test_a_link_that_leads_elsewhere_is_a_change(tmp_path: Path) -> None:

@@ -110,16 +110,17 @@ def test_requests_are_answered_where_a_shape_is_freed_while_they_are_queued() ->
             assert run.post("text").status_code == 200
 
 
-def test_a_waiting_request_whose_floor_is_out_of_reach_is_refused() -> None:
+@pytest.mark.parametrize("kind", [BudgetError, ValueError])
+def test_a_waiting_request_whose_floor_is_out_of_reach_is_refused(kind: type[Exception]) -> None:
     """The error was raised instead of returned: it ended the compute thread, and no later request was
-    answered; or the others that were refused with it were never answered."""
+    answered; or the others that were refused with it were never answered. An unexpected one failed them."""
 
     class Unreached(Upper):
         is_unreached = False
 
         def estimate(self, request: Request) -> Estimate:
             if self.is_unreached:
-                raise BudgetError("no level is as accurate as the floor")
+                raise kind("no level is as accurate as the floor")
             return super().estimate(request)
 
     served = Unreached()
@@ -129,7 +130,7 @@ def test_a_waiting_request_whose_floor_is_out_of_reach_is_refused() -> None:
         asked = PendingRequest(served.request(served.sample(3)), due_s=local.clock() + 1.0, floor=0.9)
         served.is_unreached = True
         for is_contended in (False, True):
-            assert isinstance(local.refusal(asked, is_contended), BudgetError)
+            assert isinstance(local.refusal(asked, is_contended), kind)
         late = local.lateness(asked, 0.5)
         assert late.status == 503
         assert "this one takes 500 ms" in str(late)

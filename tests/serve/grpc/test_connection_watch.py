@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
+from pliant.serve.grpc import connection_watch
 from pliant.serve.http.limits import Limits
 from tests.serve.models import Upper
 from tests.serve.nodes import ANY_PORT, PATIENCE_S, Running, running
@@ -92,6 +93,23 @@ def test_one_address_has_no_more_connections_than_it_may() -> None:
         assert all(ends(sock) for sock in flood[4:])
         assert all(is_open(sock) for sock in flood[:4])
         assert infer(node, "film")[0] == b"FILM"
+
+
+def test_connections_are_watched_again_after_a_look_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the limit of open files the first failure ended the watch, and nothing was limited any more."""
+    look, failures = connection_watch.own_sockets, [OSError("too many open files")]
+
+    def flawed() -> Iterator[tuple[int, int]]:
+        if failures:
+            raise failures.pop()
+        return look()
+
+    monkeypatch.setattr(connection_watch, "own_sockets", flawed)
+    limits = Limits(n_client_connections=4)
+    with running(Upper(), grpc=ANY_PORT, limits=limits) as node:
+        until(lambda: not failures)
+        with connected(node, 9) as flood:
+            assert all(ends(sock) for sock in flood[4:])
 
 
 def test_messages_that_have_come_in_part_are_bounded_for_one_address() -> None:

@@ -1,7 +1,6 @@
 """A deadline counts the wait for a model that was evicted, and loading alone may be too long for it."""
 
 import gzip
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -119,9 +118,9 @@ def test_the_wait_for_a_model_counts_against_the_deadline() -> None:
         slow.is_opening.clear()
         waiting = [pool.submit(infer, node, soon(deadline_s=0.3, best_effort=late)) for late in (False, True)]
         assert slow.is_opening.wait(PATIENCE_S)
-        threading.Event().wait(0.5)  # the deadline passes
+        refused = waiting[0].result()  # while it is still being loaded, which may take long
         slow.gate.set()
-        refused, late = (one.result() for one in waiting)
+        late = waiting[1].result()
         assert refused.status_code == 503
         assert "deadline" in refused.json()["error"]
         assert mark_of(late) == "slow:1:a"

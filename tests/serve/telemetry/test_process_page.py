@@ -1,11 +1,14 @@
 """The health page of a worker under many connections that bring nothing."""
 
 import socket
+import socketserver
 import threading
 from contextlib import ExitStack
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
+import pytest
 
 from pliant.serve.telemetry.process_page import ProcessPage, process_page
 from tests.serve.nodes import PATIENCE_S
@@ -27,3 +30,23 @@ def test_connections_that_bring_nothing_take_no_more_threads_than_there_are_plac
         until(lambda: threading.active_count() - before <= 1)
         assert httpx.get(f"{url}/v2/health/ready", timeout=PATIENCE_S).json() == {"ready": True}
         assert "process_" in httpx.get(f"{url}/metrics", timeout=PATIENCE_S).text
+
+
+def test_requests_without_a_thread_take_no_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After 128 of them the page was closed to everybody, and a healthy worker was taken for dead."""
+    begin, left = socketserver.ThreadingMixIn.process_request, [None] * 129
+
+    def flawed(server: Any, request: Any, address: Any) -> None:
+        if left:
+            left.pop()
+            raise RuntimeError("can't start new thread")
+        begin(server, request, address)
+
+    monkeypatch.setattr(socketserver.ThreadingMixIn, "process_request", flawed)
+    monkeypatch.setattr(socketserver.BaseServer, "handle_error", lambda *about: None)  # it prints
+    with process_page("127.0.0.1", 0, ProcessPage(lambda: True, lambda: iter(()))) as url:
+        parts = urlsplit(url)
+        while left:
+            with socket.create_connection((parts.hostname or "", parts.port or 0), PATIENCE_S) as sock:
+                assert sock.recv(1) == b""
+        assert httpx.get(f"{url}/v2/health/ready", timeout=PATIENCE_S).json() == {"ready": True}

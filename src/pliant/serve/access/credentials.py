@@ -132,10 +132,14 @@ class Credentials:
             paths = _paths(self._now.files, self._now.tls)
             if not paths:
                 continue
-            found = await asyncio.to_thread(_stamps, paths)
-            if found == last and found != self._seen:
-                await self.reload()
-            last = found
+            try:
+                found = await asyncio.to_thread(_stamps, paths)
+                if found == last and found != self._seen:
+                    await self.reload()
+            except Exception:  # noqa: BLE001 - no thread could be started, for example: try again
+                _LOG.exception("the files of tokens and certificates could not be checked")
+            else:
+                last = found
 
 
 def _read(files: TokenFiles, tls: Tls, tokens: Callable[[], AccessTokens]) -> CredentialSet:

@@ -22,7 +22,7 @@ from pliant.serve.answers.work_item import (
     WorkStart,
     deliver,
     item_outcome,
-    repeatable_s,
+    record_time,
 )
 from pliant.serve.batching.batch_worker import BatchWorker, WorkerLoad
 from pliant.serve.batching.overload import excess
@@ -173,7 +173,11 @@ class Admission:
 
         with self._lock:
             self._ahead.append(timed)
-            self._wake()
+            try:
+                self._wake()
+            except RuntimeError:
+                self._ahead.remove(timed)
+                raise
         return done.result()
 
     def close(self) -> None:
@@ -288,7 +292,8 @@ class Admission:
             run, ahead = next_run
             if ahead is not None:
                 ahead()
-                self._end_run(run)
+                with self._lock:
+                    self._runs.remove(run)
             else:
                 self._work_on(run)
 
@@ -303,25 +308,16 @@ class Admission:
         except BaseException as error:  # noqa: BLE001 - the error is passed to the caller
             results = [error] * len(run.items)
         spent_s = self._clock() - run.begun_s
+        with self._lock:
+            self._runs.remove(run)
         try:
-            self._end_run(run, repeatable_s(results, spent_s))
+            with self._lock:
+                record_time(run, results, spent_s)
             pairs = zip(run.items, results, strict=True)
             ends = [(item, item_outcome(item, result, run, spent_s)) for item, result in pairs]
         except Exception as error:  # noqa: BLE001 - the error is passed to the callers: none waits for ever
             ends = [(item, error) for item in run.items]
         deliver(ends)
-
-    def _end_run(self, run: BatchRun, spent_s: float | None = None) -> None:
-        """End a run; a successful one updates the batch times with `spent_s`, without preparation."""
-        with self._lock:
-            self._runs.remove(run)
-            if spent_s is None:
-                return
-            worker = run.items[0].worker
-            alone_s = sum(x.waiting.alone.median_s - x.waiting.loading_s for x in run.items)
-            n_items = sum(item.waiting.length for item in run.items)
-            times = worker.times_beside if run.is_beside else worker.times
-            times.observe(len(run.items), n_items, Timing(alone_s, alone_s), spent_s)
 
     def _take_run(self) -> tuple[BatchRun, Callable[[], None] | None] | None:
         """Take the next run: a call of `run_now`, or items. None ends the thread.

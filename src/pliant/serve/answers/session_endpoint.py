@@ -159,7 +159,7 @@ class SessionEndpoint:
             self._report_time(pending.length, done.result, done.spent_s)
         return done
 
-    def refusal(self, one: PendingRequest, is_contended: bool) -> PliantError | None:
+    def refusal(self, one: PendingRequest, is_contended: bool) -> Exception | None:
         """The refusal of a request that is likely to be late, or whose floor is out of reach by now.
 
         If others wait that would be in time, a request whose bound is late is refused as well.
@@ -168,7 +168,7 @@ class SessionEndpoint:
         left_s = one.left_s(now_s) - self._admission.return_delay.bound_s
         try:
             alone, _ = self._time_alone(one.at(now_s), is_contended)
-        except PliantError as error:  # levels have changed; raised here, it would end the compute thread
+        except Exception as error:  # noqa: BLE001 - levels have changed; raised here, it would fail all that wait
             return error
         is_late = alone.p95_s > left_s if is_contended else is_hopeless(alone.median_s, alone.p95_s, left_s)
         return self._late_refusal(one, alone.median_s) if is_late and not one.best_effort else None

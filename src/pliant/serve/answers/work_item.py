@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, final
 
 from pliant.ir.reply import Reply
+from pliant.ir.times.timing import Timing
 from pliant.serve.batching.batch_times import BatchTimes
 from pliant.serve.batching.batch_worker import BatchWorker
 from pliant.serve.batching.plan_batch import QueuedRequest
@@ -96,12 +97,16 @@ class CallableWorker:
         return [one() for one in ones]
 
 
-def repeatable_s(results: Sequence[Any], spent_s: float) -> float | None:
-    """The seconds that such a batch takes again, without preparation; None if a request failed."""
+def record_time(run: BatchRun, results: Sequence[Any], spent_s: float) -> None:
+    """Update the batch times with `spent_s`, less its preparation, unless a request failed."""
     if any(isinstance(result, BaseException) for result in results):
-        return None
+        return
     loaded_s = max((result.loaded_s for result in results if isinstance(result, Reply)), default=0.0)
-    return max(spent_s - loaded_s, 0.0)
+    worker = run.items[0].worker
+    alone_s = sum(item.waiting.alone.median_s - item.waiting.loading_s for item in run.items)
+    n_items = sum(item.waiting.length for item in run.items)
+    times = worker.times_beside if run.is_beside else worker.times
+    times.observe(len(run.items), n_items, Timing(alone_s, alone_s), max(spent_s - loaded_s, 0.0))
 
 
 def item_outcome(

@@ -6,6 +6,7 @@ To the library, a connection that is shut down here looks as if its client had l
 """
 
 import asyncio
+import logging
 import os
 import socket
 from collections import Counter
@@ -18,6 +19,7 @@ from urllib.parse import unquote
 from pliant.serve.http.limits import Limits
 from pliant.system import own_sockets, received_bytes
 
+_LOG = logging.getLogger("pliant.serve")
 _LOOK_S: Final = 0.25
 _OVERHEAD_BYTES: Final = 1024
 _OVERHEAD: Final = 1 / 64
@@ -81,7 +83,10 @@ class GrpcConnections:
     async def watch(self) -> None:
         """Check the connections periodically until cancelled."""
         while True:
-            self.look()
+            try:
+                self.look()
+            except Exception:  # noqa: BLE001 - at the limit of open files; without a watch, nothing is limited
+                _LOG.exception("the gRPC connections could not be checked")
             await asyncio.sleep(_LOOK_S)
 
     def look(self) -> None:
@@ -109,8 +114,10 @@ class GrpcConnections:
 
     def _look_at(self, inode: int, descriptor: int, now_s: float) -> None:
         with _same(descriptor) as sock:
+            if sock is None:
+                return
             peer = _peer_at(sock, self._port)
-            if sock is None or peer is None:
+            if peer is None:
                 self._others.add(inode)
                 return
             if inode not in self._found:
@@ -164,20 +171,28 @@ def _plain(address: str) -> str:
 
 @contextmanager
 def _same(descriptor: int) -> Iterator[socket.socket | None]:
-    """A duplicate of a descriptor owned by the gRPC library; None if it was closed in the meantime."""
-    sock: socket.socket | None = None
-    with suppress(OSError):
-        sock = socket.socket(fileno=os.dup(descriptor))
+    """A duplicate of a descriptor owned by the gRPC library; None if there is none now.
+
+    It may have been closed in the meantime, or be another file; or there are too many open files.
+    """
     try:
+        duplicate = os.dup(descriptor)
+    except OSError:
+        yield None
+        return
+    try:
+        sock = socket.socket(fileno=duplicate)
+    except OSError:
+        os.close(duplicate)
+        yield None
+        return
+    with sock:
         yield sock
-    finally:
-        if sock is not None:
-            sock.close()
 
 
-def _peer_at(sock: socket.socket | None, port: int) -> _Peer | None:
+def _peer_at(sock: socket.socket, port: int) -> _Peer | None:
     """The remote address of a connection to `port`; None for any other socket."""
-    if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
+    if sock.family not in (socket.AF_INET, socket.AF_INET6):
         return None
     try:
         if sock.type != socket.SOCK_STREAM or sock.getsockname()[1] != port:

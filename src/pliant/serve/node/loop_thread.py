@@ -20,8 +20,8 @@ class LoopThread:
         self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
         self._loop = self._runner.get_loop()
         self._is_closed = False
-        self._calls = threading.Condition()
-        self._n_calls = 0
+        self._lock = threading.Lock()  # its `with` is not interrupted half-way, that of a Condition may be
+        self._calls, self._under_way = threading.Condition(self._lock), set[object]()
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
 
@@ -30,23 +30,25 @@ class LoopThread:
 
         Raises InputError after `close`, and in a forked child.
         """
-        with self._calls:
-            if self._is_closed or self._process != os.getpid():
-                work.close()
-                why = "is closed" if self._is_closed else "belongs to the process that opened it"
-                raise InputError(f"this session {why}; open the model again.")
-            self._n_calls += 1
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        call, future = object(), None
         try:
+            with self._lock:
+                if self._is_closed or self._process != os.getpid():
+                    work.close()
+                    why = "is closed" if self._is_closed else "belongs to the process that opened it"
+                    raise InputError(f"this session {why}; open the model again.")
+                self._under_way.add(call)
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
             return future.result()
         except BaseExceptionGroup as group:
             raise group.exceptions[0] from None
         except BaseException:
-            future.cancel()
+            if future is not None:
+                future.cancel()
             raise
         finally:
-            with self._calls:
-                self._n_calls -= 1
+            with self._lock:
+                self._under_way.discard(call)
                 self._calls.notify_all()
 
     def close(self, at_end: Callable[[], Coroutine[Any, Any, None]]) -> bool:
@@ -54,11 +56,11 @@ class LoopThread:
 
         Returns False, without effect, if it was closed before and in a forked child.
         """
-        with self._calls:
+        with self._lock:
             if self._is_closed or self._process != os.getpid():
                 return False
             self._is_closed = True
-            self._calls.wait_for(lambda: not self._n_calls)
+            self._calls.wait_for(lambda: not self._under_way)
         if self._thread.is_alive():
             asyncio.run_coroutine_threadsafe(at_end(), self._loop).result()
             self._loop.call_soon_threadsafe(self._loop.stop)

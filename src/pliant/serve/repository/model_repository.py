@@ -9,7 +9,7 @@ from typing import final
 
 from pliant.errors import BudgetError, DeadlineError, NodeError, PliantError
 from pliant.route.choice.objective import Objective
-from pliant.route.choice.request_terms import Terms
+from pliant.route.choice.request_terms import NO_TERMS, Terms
 from pliant.run.unused_memory import release_unused
 from pliant.serve.answers.metrics import Metrics
 from pliant.serve.node.serving_node import ServingNode
@@ -168,9 +168,10 @@ class ModelRepository:
     async def hold(self, name: str, version: str | None, asked: Terms | None) -> LiveModel:
         """The loaded model, held until `release`. Raises like `lease`."""
         slot = self.wanted(name, version)
-        if asked is not None:
-            self._check_time(slot, asked.with_defaults(slot.terms))
-        return await self._hold_slot(slot)
+        terms = NO_TERMS if asked is None else asked.with_defaults(slot.terms)
+        self._check_time(slot, terms)
+        async with slot.within(terms, self._clock):
+            return await self._hold_slot(slot)
 
     async def configure(self, entries: Sequence[ModelEntry], memory_bytes: int | None = None) -> None:
         """Replace the models by `entries`: load new and changed ones, unload the others.

@@ -2,11 +2,13 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from math import ceil
 from typing import Literal, final, overload
 
-from pliant.errors import NodeError, PliantError
+from pliant.errors import DeadlineError, NodeError, PliantError
 from pliant.route.choice.objective import Objective
 from pliant.route.choice.request_terms import NO_TERMS, Terms
 from pliant.serve.answers.metrics import Metrics
@@ -100,6 +102,17 @@ class ModelSlot:
         self.terms = own.terms.with_defaults(terms)
         if self.live is not None:
             self.live.node.terms, self.live.node.objective = self.terms, own.objective or objective
+
+    @asynccontextmanager
+    async def within(self, terms: Terms, clock: Callable[[], float]) -> AsyncIterator[None]:
+        """Context of a wait for the model, at most until the deadline of `terms`. Raises NodeError (503)."""
+        try:
+            async with asyncio.timeout(None if terms.best_effort else terms.deadline_s):
+                yield
+        except TimeoutError:  # other loads came first, or this one takes longer than the last
+            wait_s = self.wait_s(clock())
+            why = f"{self.key} was not loaded within the deadline of {terms.deadline_s:.3g} s: retry later."
+            raise NodeError(why, 503, max(1, ceil(wait_s))) from DeadlineError(why, wait_s)
 
     async def wait_for_live(self, clock: Callable[[], float]) -> LiveModel:
         """Wait for the model that is being loaded, and hold it. Raises the error of the load."""
