@@ -168,11 +168,15 @@ def test_the_order_in_which_models_are_opened_refuses_none_of_them_later() -> No
 
 
 @pytest.mark.parametrize("kind", [BudgetError, InputError, LaneError])
-def test_a_model_that_cannot_free_its_weights_keeps_its_share(kind: type[PliantError]) -> None:
-    """What it holds is not another model's, whatever it said before that it can do with, and whatever fails:
-    a share that leaves too little for reads, or reads of an earlier answer."""
+@pytest.mark.parametrize("held_bytes", [60, 35])
+def test_a_model_that_cannot_free_its_weights_keeps_its_share(
+    kind: type[PliantError], held_bytes: int
+) -> None:
+    """What it may hold is not another model's, whatever it said before that it can do with, and whatever
+    fails: a share that leaves too little for reads, or reads of an earlier answer."""
     budget, every = MemoryBudget(100), list[Pretender]()
     stubborn = Pretender("one", budget, [10, 60], every)
+    stubborn.held_bytes = held_bytes  # it may hold less than its share at the moment, and more later
 
     def refuse(n_bytes: int) -> None:
         raise kind(f"{n_bytes} are too few")

@@ -167,7 +167,6 @@ class Cluster:
         It is the same session until that is closed. Weights are loaded at the first call. Raises ModelError
         if the model cannot be read.
         """
-        self._primary.check_open()
         source = os.fspath(model)
         with self._opening:
             self._primary.check_open()

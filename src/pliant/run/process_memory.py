@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Protocol
 
-from pliant.errors import BudgetError, PliantError
+from pliant.errors import BudgetError, PliantError, StoreError
 from pliant.kernels.runtime.fork_safe_lock import ForkSafeLock
 from pliant.plan.memory_shares import MemoryDemand, MemoryOption, RequestCount, cost_s, divide
 from pliant.quantities import format_bytes, parse_bytes
@@ -378,7 +378,7 @@ def _hold(session: BudgetedSession, n_bytes: int) -> bool:
         session.hold(n_bytes)
     except PliantError as error:
         _LOG.warning("%s cannot hold what it should: %s", session.name, error)
-        return session.held_bytes <= n_bytes  # it may have failed before it freed anything
+        return isinstance(error, StoreError)  # raised after it freed; others leave it its former limit
     return True
 
 

@@ -1,6 +1,7 @@
 """What a node's own answers tell its router."""
 
 import json
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
@@ -29,8 +30,13 @@ class Slowed(Upper):
     def __init__(self, *, may_be_quicker: bool) -> None:
         super().__init__()
         self.deadlines_s: list[float | None] = []
+        self.is_evicted = False
         self.n_reconsidered = 0
         self._may_be_quicker = may_be_quicker
+
+    @property
+    def loading_s(self) -> float:
+        return float(self.is_evicted)
 
     def reconsider(self) -> bool:
         self.n_reconsidered += 1
@@ -54,6 +60,28 @@ def test_a_probe_asks_for_the_quickest_answer_where_one_may_be_quicker(may_be_qu
     asked = [deadline_s for deadline_s in served.deadlines_s if deadline_s is not None]
     assert len(asked) == may_be_quicker
     assert all(deadline_s < 0.1 for deadline_s in asked)
+
+
+def test_a_probe_does_not_load_a_model_that_was_evicted_meanwhile() -> None:
+    """It evicted the model that had just been loaded for a request."""
+    served = Slowed(may_be_quicker=True)
+    with running(served, **fixed((0, 1.0), (1000, 1.0))) as run:
+        node = run.node
+        assert node is not None
+        assert run.loop is not None
+        before, begun = len(served.deadlines_s), threading.Event()
+
+        def probe() -> None:
+            node.probe(7)
+            served.is_evicted = True
+            begun.set()
+
+        run.loop.call_soon_threadsafe(probe)
+        assert begun.wait(PATIENCE_S)
+        until(lambda: node.local.backlog_s == 0.0)
+        assert run.post("text").status_code == 200  # after the probe
+        assert len(served.deadlines_s) == before + 1
+        assert not served.n_reconsidered
 
 
 def test_a_queue_that_drained_is_not_told_as_a_wait() -> None:

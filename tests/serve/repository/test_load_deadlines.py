@@ -1,6 +1,7 @@
 """A deadline counts the wait for a model that was evicted, and loading alone may be too long for it."""
 
 import gzip
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -119,6 +120,7 @@ def test_the_wait_for_a_model_counts_against_the_deadline() -> None:
         waiting = [pool.submit(infer, node, soon(deadline_s=0.3, best_effort=late)) for late in (False, True)]
         assert slow.is_opening.wait(PATIENCE_S)
         refused = waiting[0].result()  # while it is still being loaded, which may take long
+        threading.Event().wait(0.5)  # the other's deadline passes
         slow.gate.set()
         late = waiting[1].result()
         assert refused.status_code == 503

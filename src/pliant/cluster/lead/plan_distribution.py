@@ -23,6 +23,7 @@ from pliant.errors import ClusterError
 from pliant.ir.partition import Partition
 from pliant.models.encoder.encoder_source import EncoderSource
 
+_AGAIN = "it said hello again, and may hold no plan from before"
 _KEPT, _MOST_KEPT, _ROWS_KEPT, _SHORT = 4, 96, 2048, 64
 
 
@@ -142,22 +143,28 @@ class PlanDistribution:
         """Return all members' answers; after a local `failure`, missing answers are not waited for."""
         timeout_s = self._patience.prepare_s if failure is None else self._patience.grace_s
 
-        def is_awaited(name: str) -> bool:
+        def is_new(name: str) -> bool:
             member = self._monitor.get(name)
-            return self._monitor.is_here(name) and member is not None and member.first_plan <= plan
+            return member is not None and member.first_plan > plan
+
+        def is_awaited(name: str) -> bool:
+            return self._monitor.is_here(name) and not is_new(name)
 
         answers = self._answers.take(plan, others, is_awaited, timeout_s)
         ready = {name: a for name, a in answers.items() if isinstance(a, PrepareSuccess)}
         reasons = {name: a.reason for name, a in answers.items() if isinstance(a, PrepareFailure)}
         waited_s = dict[str, float]()
         for name in others:
-            if name not in answers and not is_awaited(name):
+            if name not in answers and not self._monitor.is_here(name):
                 reasons[name] = "left"
+            elif name not in answers and is_new(name):
+                reasons[name] = _AGAIN
             elif name not in answers and failure is None:
                 reasons[name], waited_s[name] = "did not get ready in time", timeout_s
         for name, reason in reasons.items():
             self._on_event(f"{name} is excluded: {reason}")
-            self._monitor.record_failure(name, waited_s.get(name, 0.0))
+            if reason != _AGAIN:  # its hello may have been repeated before it heard the answer
+                self._monitor.record_failure(name, waited_s.get(name, 0.0))
         if reasons:
             raise PlanNotReadyError(reasons)
         if failure is not None:

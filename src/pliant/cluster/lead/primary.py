@@ -104,11 +104,8 @@ class Primary:
                 self.send(member.name, Bye())
 
     def send(self, peer: str, message: AnyMessage) -> None:
-        """Send `message` if `peer` is connected; a closed peer is detected by missed heartbeats.
-
-        A message over the size limit is dropped, such as a status of very many members.
-        """
-        with suppress(ClusterError, ValueError):
+        """Send `message` if `peer` is connected; a closed peer is detected by missed heartbeats."""
+        with suppress(ClusterError):
             self._control.send(peer, message)
 
     # Messages from others.
@@ -141,7 +138,8 @@ class Primary:
                 now_s = self.clock()
                 self.monitor.set_clock(peer, clock_s - (sent_s + now_s) / 2, now_s - sent_s)
             case StatusRequest():
-                self.send(peer, StatusReply(self.status()))
+                with suppress(ValueError):  # a status of very many members is over the size limit
+                    self.send(peer, StatusReply(self.status()))
             case _:
                 pass  # meant for a worker, or of a later version
 

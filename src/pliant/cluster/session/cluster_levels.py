@@ -277,8 +277,8 @@ class Availability:
 
     def check(self, *, is_planned: bool) -> None:
         """Raise BudgetError where there are no plans, since an attempt failed: another one may take long."""
-        if self.levels and not is_planned:
-            raise BudgetError(f"{self.levels[0].reason}")
+        if (levels := self.levels) and not is_planned:  # read once: another thread may plan at this moment
+            raise BudgetError(f"{levels[0].reason}")
 
     @contextmanager
     def running(self, *, is_known: bool) -> Iterator[None]:

@@ -37,6 +37,7 @@ class Member:
         return self.is_here and self.refused is None and self.away_until_s <= now_s
 
 
+_LONGEST_PENALTY_S = 600.0
 CLOCK_DRIFT = 50e-6
 """Assumed drift between two clocks, in seconds per second: twice the usual error of quartz."""
 _PLACEHOLDER_HELLO = Hello(version="", data_address="", n_threads=0, free_bytes=0, models=())
@@ -97,7 +98,7 @@ class MemberRegistry:
         with self._lock:
             if (known := self._members.get(name)) is not None:
                 penalty_s = max(self.penalty_s, waited_s) * 2 ** min(known.n_faults_lately, 10)
-                until_s = self.clock() + penalty_s
+                until_s = self.clock() + min(penalty_s, _LONGEST_PENALTY_S)
                 self._members[name] = replace(
                     known,
                     n_faults=known.n_faults + 1,

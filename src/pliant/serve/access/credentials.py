@@ -102,10 +102,11 @@ class Credentials:
         Errors are logged, not raised: once, until the files change again.
         """
         before = self._now
-        self._seen = await asyncio.to_thread(_stamps, _paths(before.files, before.tls))
+        seen = await asyncio.to_thread(_stamps, _paths(before.files, before.tls))
         try:
             found = await self.read(before.files, before.tls)
         except NodeError as error:
+            self._seen = seen
             _LOG.error("tokens and certificates were not reloaded: %s", error)
             return
         if self._now is not before:

@@ -310,14 +310,9 @@ class Admission:
         spent_s = self._clock() - run.begun_s
         with self._lock:
             self._runs.remove(run)
-        try:
-            with self._lock:
-                record_time(run, results, spent_s)
-            pairs = zip(run.items, results, strict=True)
-            ends = [(item, item_outcome(item, result, run, spent_s)) for item, result in pairs]
-        except Exception as error:  # noqa: BLE001 - the error is passed to the callers: none waits for ever
-            ends = [(item, error) for item in run.items]
-        deliver(ends)
+            record_time(run, results, spent_s)
+        pairs = zip(run.items, results, strict=True)
+        deliver([(item, item_outcome(item, result, run, spent_s)) for item, result in pairs])
 
     def _take_run(self) -> tuple[BatchRun, Callable[[], None] | None] | None:
         """Take the next run: a call of `run_now`, or items. None ends the thread.

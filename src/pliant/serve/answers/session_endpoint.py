@@ -376,8 +376,9 @@ class SessionEndpoint:
 
     @sampling()
     def _compute_if_faster(self, pending: PendingRequest) -> Reply[Any] | None:
-        """Like `_compute`; None if the session cannot become faster."""
-        return self._compute(pending) if self._served.reconsider() else None
+        """Like `_compute`; None if the session cannot become faster, or was evicted since it was asked."""
+        is_useful = not self._served.loading_s and self._served.reconsider()
+        return self._compute(pending) if is_useful else None
 
     def _compute(self, pending: PendingRequest) -> Reply[Any]:
         """Compute an answer on a worker thread, where the remaining time is known.

@@ -1,6 +1,7 @@
 """Work items that are queued, run in batches, and completed on the event loop of their caller."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from contextvars import Context
@@ -13,6 +14,7 @@ from pliant.serve.batching.batch_times import BatchTimes
 from pliant.serve.batching.batch_worker import BatchWorker
 from pliant.serve.batching.plan_batch import QueuedRequest
 
+_LOG = logging.getLogger("pliant.serve")
 T = TypeVar("T")
 
 
@@ -98,7 +100,10 @@ class CallableWorker:
 
 
 def record_time(run: BatchRun, results: Sequence[Any], spent_s: float) -> None:
-    """Update the batch times with `spent_s`, less its preparation, unless a request failed."""
+    """Update the batch times with `spent_s`, less its preparation, unless a request failed.
+
+    Errors are logged: the results are there, and their callers wait for them.
+    """
     if any(isinstance(result, BaseException) for result in results):
         return
     loaded_s = max((result.loaded_s for result in results if isinstance(result, Reply)), default=0.0)
@@ -106,7 +111,10 @@ def record_time(run: BatchRun, results: Sequence[Any], spent_s: float) -> None:
     alone_s = sum(item.waiting.alone.median_s - item.waiting.loading_s for item in run.items)
     n_items = sum(item.waiting.length for item in run.items)
     times = worker.times_beside if run.is_beside else worker.times
-    times.observe(len(run.items), n_items, Timing(alone_s, alone_s), max(spent_s - loaded_s, 0.0))
+    try:
+        times.observe(len(run.items), n_items, Timing(alone_s, alone_s), max(spent_s - loaded_s, 0.0))
+    except Exception:  # noqa: BLE001 - see above
+        _LOG.exception("the time of a batch of %d requests was not recorded", len(run.items))
 
 
 def item_outcome(

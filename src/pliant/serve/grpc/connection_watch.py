@@ -82,11 +82,15 @@ class GrpcConnections:
 
     async def watch(self) -> None:
         """Check the connections periodically until cancelled."""
+        has_failed = False
         while True:
             try:
                 self.look()
+                has_failed = False
             except Exception:  # noqa: BLE001 - at the limit of open files; without a watch, nothing is limited
-                _LOG.exception("the gRPC connections could not be checked")
+                if not has_failed:
+                    _LOG.exception("the gRPC connections could not be checked")
+                has_failed = True
             await asyncio.sleep(_LOOK_S)
 
     def look(self) -> None:
