@@ -29,9 +29,15 @@ from tests.serve.node.test_peers import OPERATOR, peers
 from tests.serve.nodes import PATIENCE_S, Running, fixed, running
 from tests.serve.test_routing import GOOD, HONEST, LATE, answer_of, metric, target_of, until
 
-pytestmark = pytest.mark.usefixtures("lingering")
+pytestmark = pytest.mark.usefixtures("lingering", "short_lived")
 
 TOKEN, OTHER_TOKEN = "peer-token-012345", "peer-token-of-others"
+
+
+@pytest.fixture
+def short_lived(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A goodbye may be lost on a busy machine: what was announced then ends long before `until` gives up."""
+    monkeypatch.setattr("pliant.multicast._TTL_S", 20)
 
 
 def announcer(url: str = "http://127.0.0.1:9", tokens: tuple[str, ...] = (), **changes: Any) -> Announcer:
