@@ -44,7 +44,8 @@ class StretchArguments:
     ] = 0.25
     batch: Annotated[int, typer.Option(help="Number of texts in a batch of fine-tuning.")] = 32
     distil_batch: Annotated[
-        int | None, typer.Option(help="The same of distillation.", show_default="that of --batch")
+        int | None,
+        typer.Option(help="Number of texts in a batch of distillation.", show_default="that of --batch"),
     ] = None
     rate: Annotated[float, typer.Option(help="Learning rate.")] = 1e-4
     max_tokens: Annotated[int, typer.Option(help="Texts are truncated to this length for training.")] = 128

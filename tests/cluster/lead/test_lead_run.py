@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 from pliant.cluster.control.messages import (
+    AnyMessage,
     Hello,
     MeasureReply,
+    PrepareRequest,
     PrepareSuccess,
     SegmentFailure,
     SpanReport,
@@ -21,6 +23,7 @@ from pliant.cluster.control.messages import (
 )
 from pliant.cluster.lead.lead_run import RunRecord
 from pliant.cluster.lead.plan_distribution import PlanNotReadyError
+from pliant.cluster.lead.primary import Primary
 from pliant.cluster.member.ready_plan import ReadyPlan, lower_partition
 from pliant.cluster.net.comm import Tag
 from pliant.cluster.session.cluster_batches import packed_rows
@@ -388,6 +391,33 @@ def test_a_worker_that_did_not_hear_the_primary_for_a_while_is_not_waited_for() 
         (fault,) = led.faults
         assert not fault.verdicts
         assert set(led.plans[-1].partition.participants) == {"p", "a", "b"}
+
+
+def test_a_worker_that_says_hello_again_is_not_waited_for_and_not_at_fault(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It may be a new process, which never got the plan: the run waited for its answer as long as it may take
+    to load weights. Nor is it excluded: its hello may only have been repeated."""
+    send, is_lost = Primary.send, [True]
+
+    def lossy(self: Primary, peer: str, message: AnyMessage) -> None:
+        if isinstance(message, PrepareRequest) and is_lost:
+            is_lost.clear()
+            member = self.monitor.get(peer)
+            assert member is not None
+            self.monitor.register(peer, member.hello, message.plan + 1)
+        else:
+            send(self, peer, message)
+
+    monkeypatch.setattr(Primary, "send", lossy)
+    with FakeCluster(patience=replace(CALM, prepare_s=600.0)) as cluster:
+        cluster.add("a")
+        cluster.primary.wait_for(1, 10.0)
+        assert check(cluster).plans[-1].partition.participants == ("p",)
+        member = cluster.primary.monitor.get("a")
+        assert member is not None
+        assert (member.n_faults, member.is_usable(cluster.primary.clock())) == (0, True)
+        assert check(cluster).plans[-1].partition.participants == ("p", "a")
 
 
 def test_a_wait_for_workers_ends_when_a_penalty_does(cluster: FakeCluster) -> None:

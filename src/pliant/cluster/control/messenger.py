@@ -38,7 +38,7 @@ class Messenger:
 
     `on_message(peer, message)`, `on_peer(peer)` (a peer appeared or returned) and `on_silence(peer)` are
     called in order of the events on a separate thread, so they may block. A callback that raises ends this
-    messenger: it then reports its peers as silent, and they report it. A name belongs to one process at a
+    messenger: it then reports its peers as silent, and they see it so. A name belongs to one process at a
     time: another process that uses it is accepted once the first is silent or has left. An address passed to
     `connect` also belongs to one process at a time: when another process answers there, the previous one is
     reported as silent at once, since its Bye may be lost with its connection. A malformed message is

@@ -129,8 +129,8 @@ class Primary:
             case MeasureReply(epoch=epoch) if epoch <= self._epoch:
                 self._measured.put(epoch, peer, message)
             case SegmentFailure(epoch=epoch):
-                is_member = message.peer == self.name or message.peer in self._watched[1]
-                accused, kind = message.peer if is_member and message.peer else peer, message.is_misbehaviour
+                named, kind = message.peer, message.is_misbehaviour
+                accused = named if named and named in {self.name, *self._watched[1]} else peer
                 self.accuse(epoch, Accusation(peer, accused, kind, message.reason, message.is_non_finite))
             case SpanReport(epoch=epoch, spans=spans) if epoch <= self._epoch:
                 self._reports.put(epoch, peer, spans)

@@ -168,10 +168,14 @@ class ModelRepository:
     async def hold(self, name: str, version: str | None, asked: Terms | None) -> LiveModel:
         """The loaded model, held until `release`. Raises like `lease`."""
         slot = self.wanted(name, version)
+        if slot.live is not None:
+            slot.live.hold(self._clock())
+            return slot.live
         terms = NO_TERMS if asked is None else asked.with_defaults(slot.terms)
         self._check_time(slot, terms)
+        self._begin_loading(slot)
         async with slot.within(terms, self._clock):
-            return await self._hold_slot(slot)
+            return await slot.wait_for_live(self._clock)
 
     async def configure(self, entries: Sequence[ModelEntry], memory_bytes: int | None = None) -> None:
         """Replace the models by `entries`: load new and changed ones, unload the others.
@@ -250,14 +254,6 @@ class ModelRepository:
     def _begin_loading(self, slot: ModelSlot) -> None:
         if slot.loading is None or slot.loading.done():
             slot.loading = self._task(self._load_for_waiters(slot))
-
-    async def _hold_slot(self, slot: ModelSlot) -> LiveModel:
-        """The model, held for the caller; it is loaded if needed."""
-        if slot.live is None:
-            self._begin_loading(slot)
-            return await slot.wait_for_live(self._clock)
-        slot.live.hold(self._clock())
-        return slot.live
 
     async def _load_for_waiters(self, slot: ModelSlot) -> None:
         """Load the model that requests wait for; errors are passed to them."""
