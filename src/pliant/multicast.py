@@ -17,7 +17,7 @@ except ImportError as error:
     raise MulticastError("to announce or discover needs zeroconf: pip install 'pliant[discover]'.") from error
 
 _ANSWER_MS = 3000
-_TTL_S = 120
+TTL_S = 120
 """TTL of a record: a service that ends without a goodbye is dropped after it. Browsers query again before
 that."""
 
@@ -47,8 +47,8 @@ def announce_service(
         addresses=[ip.packed for ip in ips],
         port=port,
         properties=dict(properties),
-        host_ttl=_TTL_S,
-        other_ttl=_TTL_S,
+        host_ttl=TTL_S,
+        other_ttl=TTL_S,
     )
     version = zeroconf.IPVersion.V6Only if all(ip.version == 6 for ip in ips) else zeroconf.IPVersion.V4Only
     with _network([str(ip) for ip in ips], version) as network:

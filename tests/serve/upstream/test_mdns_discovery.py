@@ -37,7 +37,7 @@ TOKEN, OTHER_TOKEN = "peer-token-012345", "peer-token-of-others"
 @pytest.fixture
 def short_lived(monkeypatch: pytest.MonkeyPatch) -> None:
     """A goodbye may be lost on a busy machine: what was announced then ends long before `until` gives up."""
-    monkeypatch.setattr("pliant.multicast._TTL_S", 20)
+    monkeypatch.setattr("pliant.multicast.TTL_S", 20)
 
 
 def announcer(url: str = "http://127.0.0.1:9", tokens: tuple[str, ...] = (), **changes: Any) -> Announcer:
